@@ -1,0 +1,47 @@
+"""Errors that cross rooms. Each names the field or file at fault and says what to do next."""
+
+from __future__ import annotations
+
+
+class HeadraceError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class InvalidRequest(HeadraceError, ValueError):
+    """A request that cannot be served as asked. ``field`` names the offending input field."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ConfigError(HeadraceError, ValueError):
+    """A configuration value that cannot work. ``field`` names the knob."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+class ModelError(HeadraceError):
+    """A checkpoint that cannot be used. ``where`` names the file (or source) and, if known, the key inside it."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+        self.where = where
+
+
+class PullError(HeadraceError):
+    """A model could not be fetched. Partial bytes stay on disk, so a second pull resumes."""
+
+    def __init__(self, source: str, message: str) -> None:
+        super().__init__(f"{source}: {message}")
+        self.source = source
+
+
+class WorkerError(HeadraceError):
+    """A step failed in the worker. The sequences of that step are affected; the engine goes on."""
+
+
+class EngineDead(HeadraceError):
+    """The engine is gone (closed, crashed or not answering) and takes no more requests."""

@@ -1,0 +1,72 @@
+"""How a model's KV cache is divided: groups of layers that share block tables, and the bytes of one block.
+
+All groups draw block ids from one pool. That works because every group has the same number of layers
+(``layers_per_group``), so a block id means the same amount of memory whichever group holds it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .errors import ConfigError
+
+
+class KVKind(IntEnum):
+    """What a group must keep. Values are shared with the C++ core."""
+
+    FULL = 0
+    SLIDING = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """Layers with one block table. ``window`` counts the visible positions, the own one included; 0 = all."""
+
+    kind: KVKind
+    window: int
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """The KV of one model: ``num_kv_heads`` x ``head_dim`` keys and values per token and layer."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    groups: tuple[KVGroup, ...]
+
+    @property
+    def layers_per_group(self) -> int:
+        return max(len(group.layers) for group in self.groups)
+
+    def block_bytes(self, block_size: int, element_bytes: int = 4) -> int:
+        """Bytes that one block id stands for, over all layers of a group, keys and values."""
+        return 2 * self.layers_per_group * block_size * self.num_kv_heads * self.head_dim * element_bytes
+
+    def place(self, layer: int) -> tuple[int, int]:
+        """``(group, index inside the group)`` of a layer."""
+        for g, group in enumerate(self.groups):
+            if layer in group.layers:
+                return g, group.layers.index(layer)
+        raise ConfigError("layer", f"{layer} is in no KV group")
+
+
+def group_layers(windows: list[int]) -> tuple[KVGroup, ...]:
+    """Cut layers into groups of equal size, one window per group (0 = full attention).
+
+    The group size is the smallest number of layers that share a window, so that 15 sliding and 3 full
+    layers become 5 + 1 groups of 3. A remainder makes a last, shorter group, whose spare memory is the price.
+    """
+    by_window: dict[int, list[int]] = {}
+    for layer, window in enumerate(windows):
+        by_window.setdefault(window, []).append(layer)
+    size = min(len(layers) for layers in by_window.values())
+    groups: list[KVGroup] = []
+    for window, layers in sorted(by_window.items()):
+        kind = KVKind.SLIDING if window else KVKind.FULL
+        groups += [
+            KVGroup(kind, window, tuple(layers[i : i + size])) for i in range(0, len(layers), size)
+        ]
+    return tuple(groups)

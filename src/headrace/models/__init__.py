@@ -1,0 +1,1 @@
+"""Models: a registry, the forward context, weights and sources, and one folder per family."""

@@ -1,0 +1,58 @@
+"""ForwardContext: everything a forward pass reads besides parameters. Passed to each layer, never global."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from headrace.contract.layout import KVLayout
+from headrace.kernels.ops import Ops
+
+
+@dataclass(frozen=True, slots=True)
+class GroupIndex:
+    """Where one KV group's tokens live: block_table (S, max_blocks) int32, slots (T,) int32 (-1 = padding)."""
+
+    block_table: Tensor
+    slots: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKV:
+    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, head_dim), and its group's number."""
+
+    k: Tensor
+    v: Tensor
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """One packed step: T tokens in S slices (see ``kernels.ops`` for the letters)."""
+
+    ops: Ops
+    input_ids: Tensor  # (T,) int32
+    positions: Tensor  # (T,) int32
+    query_start_loc: Tensor  # (S+1,) int32
+    seq_lens: Tensor  # (S,) int32
+    groups: Sequence[GroupIndex]
+    layers: Sequence[LayerKV]
+
+
+class Model(Protocol):
+    """A runnable model. ``forward`` gives hidden states, ``logits`` is asked only for rows that are sampled."""
+
+    vocab_size: int
+    max_positions: int
+    kv_layout: KVLayout
+
+    def forward(self, ctx: ForwardContext) -> Tensor:
+        """Hidden states (T, hidden) before the final norm."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and LM head: (R, hidden) -> (R, V) float32."""
+        ...
