@@ -1,0 +1,94 @@
+#include "core/pack.h"
+
+#include <nanobind/stl/vector.h>
+
+#include "bind/_core/arrays.h"
+
+namespace headrace::bind {
+
+using namespace nanobind::literals;
+using core::RowTable;
+
+namespace {
+
+// A plan seen through whatever Python object carries its arrays (the core's own StepPlan or a received copy). The
+// arrays are held here, so the spans stay valid while this lives.
+class PlanArrays {
+ public:
+  explicit PlanArrays(nb::handle plan) {
+    view_.seq_ids = take<core::SeqId>(plan, "seq_ids");
+    view_.num_scheduled = take<std::int32_t>(plan, "num_scheduled");
+    view_.num_computed = take<std::int32_t>(plan, "num_computed");
+    view_.num_drafts = take<std::int32_t>(plan, "num_drafts");
+    view_.draft_tokens = take<std::int32_t>(plan, "draft_tokens");
+    view_.samples = take<std::uint8_t>(plan, "samples");
+    view_.fresh_slices = take<std::int32_t>(plan, "fresh_slices");
+    view_.fresh_offsets = take<std::int32_t>(plan, "fresh_offsets");
+    view_.fresh_tokens = take<std::int32_t>(plan, "fresh_tokens");
+    view_.block_starts = take<std::int32_t>(plan, "block_starts");
+    view_.block_offsets = take<std::int32_t>(plan, "block_offsets");
+    view_.block_ids = take<std::int32_t>(plan, "block_ids");
+    view_.dropped = take<core::SeqId>(plan, "dropped");
+  }
+  const core::PlanView& view() const { return view_; }
+
+ private:
+  template <typename T>
+  std::span<const T> take(nb::handle plan, const char* name) {
+    auto array = nb::cast<InArray<T>>(plan.attr(name));
+    held_.push_back(nb::cast(array));
+    return {array.data(), array.shape(0)};
+  }
+  core::PlanView view_;
+  std::vector<nb::object> held_;
+};
+
+template <typename T>
+std::span<T> buffer(nb::handle out, const char* name) {
+  return as_span(nb::cast<OutArray<T>>(out.attr(name)));
+}
+
+core::PackBuffers buffers_of(nb::handle out) {
+  core::PackBuffers b;
+  b.input_ids = buffer<std::int32_t>(out, "input_ids");
+  b.request_index = buffer<std::int32_t>(out, "request_index");
+  b.positions = buffer<std::int32_t>(out, "positions");
+  b.query_start_loc = buffer<std::int32_t>(out, "query_start_loc");
+  b.seq_lens = buffer<std::int32_t>(out, "seq_lens");
+  b.logits_indices = buffer<std::int32_t>(out, "logits_indices");
+  b.discard = buffer<std::uint8_t>(out, "discard");
+  b.prev_positions = buffer<std::int32_t>(out, "prev_positions");
+  b.slots = buffer<std::int32_t>(out, "slots");
+  const auto tables = nb::cast<OutArray<std::int32_t>>(out.attr("block_tables"));
+  b.block_tables = as_span(tables);
+  b.max_blocks = static_cast<std::int32_t>(tables.ndim() ? tables.shape(tables.ndim() - 1) : 0);
+  return b;
+}
+
+}  // namespace
+
+void bind_pack(nb::module_& m) {
+  m.attr("UNKNOWN_TOKEN") = core::kUnknownToken;
+  nb::class_<RowTable>(m, "RowTable", "The worker's rows: tokens and block tables of the sequences it holds.")
+      .def(nb::init<std::int32_t, std::int32_t>(), "block_size"_a, "num_groups"_a)
+      .def("apply", [](RowTable& self, nb::handle plan) { self.apply(PlanArrays(plan).view()); }, "plan"_a)
+      .def("sizes", [](const RowTable& self, nb::handle plan) {
+             const PlanArrays arrays(plan);
+             return nb::make_tuple(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
+           }, "plan"_a, "(logits rows, longest block table) of a plan already applied.")
+      .def("pack", [](RowTable& self, nb::handle plan, nb::handle out) {
+             const PlanArrays arrays(plan);
+             self.pack(arrays.view(), buffers_of(out));
+           }, "plan"_a, "out"_a, "Fills the arrays of a PackedBatch, which the caller owns.")
+      .def("append", [](RowTable& self, core::SeqId id, InArray<core::Token> tokens) { self.append(id, as_span(tokens)); },
+           "id"_a, "tokens"_a)
+      .def("tokens", [](const RowTable& self, core::SeqId id) {
+             const auto* tokens = self.tokens(id);
+             if (!tokens) throw core::InvalidField("id", "no such row");
+             return own(*tokens);
+           }, "id"_a)
+      .def("clear", &RowTable::clear)
+      .def("__len__", &RowTable::size);
+}
+
+}  // namespace headrace::bind

@@ -1,0 +1,149 @@
+#include "core/scheduler.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind/_core/arrays.h"
+
+namespace headrace::bind {
+
+using namespace nanobind::literals;
+using core::CommitResult;
+using core::Scheduler;
+using core::Sequence;
+using core::StepPlan;
+
+namespace {
+
+template <auto Member>
+auto array_of() {
+  return [](nb::handle self) {
+    using Owner = std::conditional_t<std::is_same_v<decltype(Member), std::vector<core::SeqId> StepPlan::*> ||
+                                         std::is_same_v<decltype(Member), std::vector<std::int32_t> StepPlan::*> ||
+                                         std::is_same_v<decltype(Member), std::vector<std::uint8_t> StepPlan::*>,
+                                     StepPlan, CommitResult>;
+    return view_of(nb::cast<const Owner&>(self).*Member, self);
+  };
+}
+
+std::unique_ptr<Scheduler> make_scheduler(
+    std::int32_t num_blocks, std::int32_t block_size, const std::vector<std::tuple<int, std::int32_t>>& groups,
+    bool prefix_caching, bool weak_hash, std::int32_t token_budget, std::int32_t input_budget,
+    std::int32_t draft_slots, std::int32_t lookahead, std::int32_t max_seqs, std::int32_t max_model_len,
+    std::int32_t long_prefill_threshold, std::int32_t watermark_blocks, bool chunked_prefill,
+    bool full_sequence_must_fit, bool priority) {
+  core::SchedulerConfig config;
+  config.num_blocks = num_blocks, config.block_size = block_size, config.prefix_caching = prefix_caching;
+  config.hash = weak_hash ? core::HashKind::kWeakForTests : core::HashKind::kSha256Cbor;
+  config.groups.clear();
+  for (const auto& [kind, window] : groups) config.groups.push_back({static_cast<core::GroupKind>(kind), window});
+  config.limits = {token_budget,  input_budget > 0 ? input_budget : token_budget + draft_slots * max_seqs,
+                   draft_slots,   lookahead,
+                   max_seqs,      max_model_len,
+                   long_prefill_threshold, watermark_blocks,
+                   chunked_prefill, full_sequence_must_fit,
+                   priority};
+  return std::make_unique<Scheduler>(std::move(config));
+}
+
+void add(Scheduler& self, core::SeqId id, InArray<core::Token> prompt, std::int32_t max_tokens,
+         std::int32_t min_tokens, const std::vector<core::Token>& eos_ids, const std::vector<core::Token>& stop_ids,
+         bool ignore_eos, bool reads_cache, bool ready, std::int64_t priority, double arrival,
+         const core::ExtraKeys& keys) {
+  core::SequenceSpec spec;
+  spec.id = id, spec.prompt = as_vector(prompt), spec.max_tokens = max_tokens, spec.min_tokens = min_tokens;
+  spec.eos_ids = eos_ids, spec.stop_ids = stop_ids, spec.ignore_eos = ignore_eos;
+  spec.reads_cache = reads_cache, spec.ready = ready, spec.priority = priority, spec.arrival = arrival;
+  spec.keys = keys;
+  self.add(std::move(spec));
+}
+
+nb::object inspect(const Scheduler& self, core::SeqId id) {
+  const Sequence* seq = self.find(id);
+  if (!seq) return nb::none();
+  nb::dict out;
+  out["num_tokens"] = seq->ledger.num_tokens(), out["num_computed"] = seq->ledger.num_computed();
+  out["num_in_flight"] = seq->ledger.num_in_flight(), out["num_promised"] = seq->ledger.num_promised();
+  out["num_stale"] = seq->ledger.num_stale(), out["num_preemptions"] = seq->num_preemptions;
+  out["num_cached_tokens"] = seq->num_cached_tokens, out["running"] = seq->status == core::Status::kRunning;
+  out["blocks"] = seq->blocks, out["tokens"] = seq->tokens;
+  return out;
+}
+
+void bind_plan(nb::module_& m) {
+  nb::class_<StepPlan> plan(m, "StepPlan", "One step's plan as flat arrays; see contract/plan.py for shapes.");
+  plan.def_ro("step", &StepPlan::step)
+      .def_prop_ro("kind", [](const StepPlan& p) { return static_cast<int>(p.kind); })
+      .def_ro("token_budget_left", &StepPlan::token_budget_left)
+      .def_ro("input_budget_left", &StepPlan::input_budget_left)
+      .def_ro("num_free_blocks", &StepPlan::num_free_blocks)
+      .def_ro("num_running", &StepPlan::num_running)
+      .def_ro("num_waiting", &StepPlan::num_waiting)
+      .def_prop_ro("total_tokens", &StepPlan::total_tokens);
+#define HEADRACE_ARRAY(name) plan.def_prop_ro(#name, array_of<&StepPlan::name>())
+  HEADRACE_ARRAY(seq_ids), HEADRACE_ARRAY(num_scheduled), HEADRACE_ARRAY(num_computed), HEADRACE_ARRAY(num_tokens);
+  HEADRACE_ARRAY(num_drafts), HEADRACE_ARRAY(samples), HEADRACE_ARRAY(clips), HEADRACE_ARRAY(draft_tokens);
+  HEADRACE_ARRAY(fresh_slices), HEADRACE_ARRAY(fresh_cached), HEADRACE_ARRAY(fresh_offsets);
+  HEADRACE_ARRAY(fresh_tokens), HEADRACE_ARRAY(block_starts), HEADRACE_ARRAY(block_offsets);
+  HEADRACE_ARRAY(block_ids), HEADRACE_ARRAY(dropped), HEADRACE_ARRAY(clone_states), HEADRACE_ARRAY(clone_blocks);
+  HEADRACE_ARRAY(zero_states), HEADRACE_ARRAY(note_seqs), HEADRACE_ARRAY(note_codes), HEADRACE_ARRAY(note_values);
+#undef HEADRACE_ARRAY
+  nb::class_<CommitResult>(m, "CommitResult", "What became of each slice; offsets cut tokens into rows.")
+      .def_prop_ro("seq_ids", array_of<&CommitResult::seq_ids>())
+      .def_prop_ro("outcomes", array_of<&CommitResult::outcomes>())
+      .def_prop_ro("finishes", array_of<&CommitResult::finishes>())
+      .def_prop_ro("offsets", array_of<&CommitResult::offsets>())
+      .def_prop_ro("tokens", array_of<&CommitResult::tokens>());
+}
+
+}  // namespace
+
+void bind_scheduler(nb::module_& m) {
+  nb::exception<core::InvalidField>(m, "InvalidField", PyExc_ValueError);
+  bind_plan(m);
+  nb::class_<Scheduler>(m, "Scheduler", "Sequences, queues and blocks; plans steps and takes their results.")
+      .def(nb::new_(&make_scheduler), nb::kw_only(), "num_blocks"_a, "block_size"_a = 32,
+           "groups"_a = std::vector<std::tuple<int, std::int32_t>>{{0, 0}}, "prefix_caching"_a = true,
+           "weak_hash"_a = false, "token_budget"_a = 512, "input_budget"_a = 0, "draft_slots"_a = 0,
+           "lookahead"_a = 0, "max_seqs"_a = 64, "max_model_len"_a = 2048, "long_prefill_threshold"_a = 0,
+           "watermark_blocks"_a = 0, "chunked_prefill"_a = true, "full_sequence_must_fit"_a = true,
+           "priority"_a = false,
+           "groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.")
+      .def("add", &add, "id"_a, "prompt"_a, nb::kw_only(), "max_tokens"_a = 16, "min_tokens"_a = 0,
+           "eos_ids"_a = std::vector<core::Token>{}, "stop_ids"_a = std::vector<core::Token>{},
+           "ignore_eos"_a = false, "reads_cache"_a = true, "ready"_a = true, "priority"_a = 0, "arrival"_a = 0.0,
+           "keys"_a = core::ExtraKeys{}, "Raises InvalidField naming the field; nothing is changed then.")
+      .def("finish", &Scheduler::finish, "id"_a)
+      .def("set_ready", &Scheduler::set_ready, "id"_a, "ready"_a)
+      .def("set_drafts", &Scheduler::set_drafts, "id"_a, "drafts"_a)
+      .def("plan", [](Scheduler& self, int kind) {
+             nb::gil_scoped_release release;
+             return self.plan(static_cast<core::StepKind>(kind));
+           }, "kind"_a = 0)
+      .def("commit", [](Scheduler& self, core::StepId step, InArray<std::int32_t> num_valid,
+                        InArray<std::int32_t> offsets, InArray<core::Token> tokens) {
+             nb::gil_scoped_release release;
+             return self.commit(step, as_span(num_valid), as_span(offsets), as_span(tokens));
+           }, "step"_a, "num_valid"_a, "offsets"_a, "tokens"_a)
+      .def("fail", &Scheduler::fail, "step"_a)
+      .def("reset_prefix_cache", &Scheduler::reset_prefix_cache, "reset_running"_a = false)
+      .def("inspect", &inspect, "id"_a, "A sequence's counts and blocks as a dict, for tests and explanations.")
+      .def("running_ids", &Scheduler::running_ids)
+      .def("waiting_ids", &Scheduler::waiting_ids)
+      .def_prop_ro("num_waiting", &Scheduler::num_waiting)
+      .def_prop_ro("num_running", &Scheduler::num_running)
+      .def_prop_ro("num_unfinished", &Scheduler::num_unfinished)
+      .def_prop_ro("num_steps_in_flight", &Scheduler::num_steps_in_flight)
+      .def_prop_ro("num_blocks", [](const Scheduler& s) { return s.allocator().pool().num_blocks(); })
+      .def_prop_ro("num_free_blocks", [](const Scheduler& s) { return s.allocator().pool().num_free(); })
+      .def_prop_ro("num_used_blocks", [](const Scheduler& s) { return s.allocator().pool().num_used(); })
+      .def_prop_ro("capacity_tokens",
+                   [](const Scheduler& s) { return s.allocator().capacity_tokens(2 * s.config().limits.token_budget); })
+      .def_prop_ro("prefix_queries", [](const Scheduler& s) { return s.stats().prefix_queries; })
+      .def_prop_ro("prefix_hits", [](const Scheduler& s) { return s.stats().prefix_hits; })
+      .def_prop_ro("num_preemptions", [](const Scheduler& s) { return s.stats().preemptions; });
+}
+
+}  // namespace headrace::bind

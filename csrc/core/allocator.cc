@@ -1,0 +1,187 @@
+#include "core/allocator.h"
+
+#include <algorithm>
+
+namespace headrace::core {
+
+Allocator::Allocator(std::int32_t num_blocks, std::int32_t block_size, std::vector<GroupSpec> groups, bool caching,
+                     HashKind hash)
+    : block_size_(block_size), groups_(std::move(groups)), pool_(num_blocks, caching), hash_(hash) {
+  if (block_size < 1) throw InvalidField("block_size", "must be at least 1");
+  if (groups_.empty()) throw InvalidField("groups", "at least one KV group is needed");
+  for (const GroupSpec& group : groups_)
+    if ((group.kind == GroupKind::kSliding) != (group.window > 0))
+      throw InvalidField("groups", "a window belongs to sliding groups and only to them");
+}
+
+std::int32_t Allocator::first_visible(const GroupSpec& group, std::int32_t position) const {
+  return group.kind == GroupKind::kFull ? 0 : std::max(0, position - group.window + 1);
+}
+
+void Allocator::extend_chain(Sequence& seq) {
+  if (!pool_.caching()) return;
+  const auto known = static_cast<std::int32_t>(seq.tokens.size());
+  while (static_cast<std::int32_t>(seq.chain.size() + 1) * block_size_ <= known) {
+    const auto start = static_cast<std::int32_t>(seq.chain.size()) * block_size_;
+    const std::span<const Token> tokens(seq.tokens.data() + start, block_size_);
+    ChainNodePtr parent = seq.chain.empty() ? nullptr : seq.chain.back();
+    seq.chain.push_back(
+        make_node(std::move(parent), tokens, encode_extras(seq.spec.keys, start, block_size_), hash_));
+  }
+}
+
+// One group's answer to "is a prefix of *num_blocks blocks usable?". Shortens *num_blocks to what is. A full group
+// needs every block; a sliding one only those that the next position sees, so it tries the longest first.
+bool Allocator::group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks,
+                          std::vector<BlockId>* out, std::vector<ChainNodePtr>* chain) const {
+  const std::int32_t asked = *num_blocks;
+  for (std::int32_t length = asked; length > 0; --length) {
+    const std::int32_t first = first_visible(groups_[group], length * block_size_) / block_size_;
+    out->assign(length, kNullBlock);
+    chain->assign(seq.chain.begin(), seq.chain.begin() + length);
+    std::int32_t missing = -1;
+    for (std::int32_t i = first; i < length && missing < 0; ++i) {
+      (*out)[i] = pool_.find(seq.chain[i], group, &(*chain)[i]);
+      if ((*out)[i] == kNullBlock) missing = i;
+    }
+    if (missing < 0) {
+      *num_blocks = length;
+      return length == asked;
+    }
+    if (groups_[group].kind == GroupKind::kFull) {
+      out->resize(missing), chain->resize(missing);
+      *num_blocks = missing;
+      return false;
+    }
+    length = missing + 1;  // every length between would see the missing block as well
+  }
+  out->clear(), chain->clear();
+  *num_blocks = 0;
+  return asked == 0;
+}
+
+Hit Allocator::find_hit(Sequence& seq) {
+  Hit hit;
+  hit.blocks.resize(groups_.size());
+  if (!pool_.caching() || !seq.spec.reads_cache) return hit;
+  extend_chain(seq);
+  const auto known = static_cast<std::int32_t>(seq.tokens.size());
+  std::int32_t length = std::min<std::int32_t>(seq.chain.size(), (known - 1) / block_size_);
+  // Each group may shorten the prefix, and a shorter one asks the others anew: repeat until all agree.
+  for (bool agreed = false; !agreed && length > 0;) {
+    agreed = true;
+    for (std::int32_t g = 0; g < num_groups(); ++g) {
+      std::vector<ChainNodePtr> chain;
+      agreed = group_hit(seq, g, &length, &hit.blocks[g], &chain) && agreed;
+      if (groups_[g].kind == GroupKind::kFull) hit.chain = std::move(chain);
+    }
+  }
+  if (length == 0)
+    for (auto& blocks : hit.blocks) blocks.clear();
+  hit.num_tokens = length * block_size_;
+  if (static_cast<std::int32_t>(hit.chain.size()) > length) hit.chain.resize(length);
+  return hit;
+}
+
+std::int32_t Allocator::peak_blocks(std::int32_t num_tokens, std::int32_t slice) const {
+  std::int32_t total = 0;
+  for (const GroupSpec& group : groups_) {
+    std::int32_t blocks = ceil_div(num_tokens, block_size_);
+    if (group.kind == GroupKind::kSliding)
+      blocks = std::min(blocks, ceil_div(group.window - 1 + slice, block_size_) + 1);
+    total += blocks;
+  }
+  return total;
+}
+
+std::int32_t Allocator::capacity_tokens(std::int32_t slice) const {
+  std::int32_t low = 0, high = pool_.num_blocks() * block_size_;
+  while (low < high) {
+    const std::int32_t middle = low + (high - low + 1) / 2;
+    if (peak_blocks(middle, slice) <= pool_.num_blocks()) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Blocks wholly behind what any later computation reads. num_valid, not num_computed: a rejected draft may move the
+// sequence back, and the window must still reach then.
+void Allocator::release_behind_windows(Sequence& seq) {
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    if (groups_[g].kind != GroupKind::kSliding) continue;
+    const std::int32_t end =
+        std::min<std::int32_t>(first_visible(groups_[g], seq.ledger.num_valid()) / block_size_, seq.blocks[g].size());
+    std::vector<BlockId> passed;
+    for (std::int32_t i = end - 1; i >= 0 && seq.blocks[g][i] != kNullBlock; --i) {
+      passed.push_back(seq.blocks[g][i]);
+      seq.blocks[g][i] = kNullBlock;
+    }
+    pool_.free(passed);
+  }
+}
+
+std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
+                                 std::int32_t reserve) {
+  release_behind_windows(seq);
+  const std::int32_t start = hit ? hit->num_tokens : seq.ledger.num_computed();
+  const std::int32_t target = ceil_div(start + num_new + lookahead, block_size_);
+  std::int32_t fresh = 0, revived = 0;
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    const auto held = static_cast<std::int32_t>(hit ? hit->blocks[g].size() : seq.blocks[g].size());
+    fresh += std::max(0, target - held);
+    if (!hit) continue;
+    for (const BlockId block : hit->blocks[g]) revived += block != kNullBlock && pool_.is_free(block);
+  }
+  const std::int32_t missing = fresh + revived + reserve - pool_.num_free();
+  if (missing > 0 && (fresh + revived > 0)) return missing;
+  if (hit) {
+    for (std::int32_t g = 0; g < num_groups(); ++g) {
+      pool_.touch(hit->blocks[g]);
+      seq.blocks[g] = hit->blocks[g];
+      seq.num_named[g] = static_cast<std::int32_t>(hit->blocks[g].size());
+    }
+    std::copy(hit->chain.begin(), hit->chain.end(), seq.chain.begin());
+  }
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    const auto count = std::max<std::int32_t>(0, target - static_cast<std::int32_t>(seq.blocks[g].size()));
+    const std::vector<BlockId> more = pool_.allocate(count);
+    seq.blocks[g].insert(seq.blocks[g].end(), more.begin(), more.end());
+  }
+  return 0;
+}
+
+std::int32_t Allocator::free(Sequence& seq) {
+  std::int32_t count = 0;
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    auto& blocks = seq.blocks[g];
+    count += static_cast<std::int32_t>(std::count_if(blocks.begin(), blocks.end(), [](BlockId b) { return b != 0; }));
+    std::reverse(blocks.begin(), blocks.end());
+    pool_.free(blocks);
+    blocks.clear();
+    seq.num_named[g] = 0;
+  }
+  return count;
+}
+
+std::vector<BlockId> Allocator::name_blocks(Sequence& seq, std::int32_t num_tokens) {
+  std::vector<BlockId> named;
+  if (!pool_.caching()) return named;
+  extend_chain(seq);
+  const std::int32_t full = std::min<std::int32_t>(num_tokens / block_size_, seq.chain.size());
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    const std::int32_t end = std::min<std::int32_t>(full, seq.blocks[g].size());
+    for (std::int32_t i = seq.num_named[g]; i < end; ++i) {
+      const BlockId block = seq.blocks[g][i];
+      if (block == kNullBlock) continue;
+      seq.chain[i] = pool_.name(block, seq.chain[i], g);
+      named.push_back(block);
+    }
+    seq.num_named[g] = std::max(seq.num_named[g], end);
+  }
+  return named;
+}
+
+}  // namespace headrace::core

@@ -1,0 +1,61 @@
+// Blocks for sequences: demand, hits, all-or-nothing allocation, release behind sliding windows, naming of content.
+// Works over one pool and several KV groups; decides nothing about who is served.
+#pragma once
+
+#include <vector>
+
+#include "core/block_pool.h"
+#include "core/sequence.h"
+
+namespace headrace::core {
+
+// A prefix found in the cache: the same number of tokens in every group.
+struct Hit {
+  std::int32_t num_tokens = 0;
+  std::vector<std::vector<BlockId>> blocks;  // per group, kNullBlock where the group needs none
+  std::vector<ChainNodePtr> chain;           // canonical nodes of the hit
+};
+
+class Allocator {
+ public:
+  Allocator(std::int32_t num_blocks, std::int32_t block_size, std::vector<GroupSpec> groups, bool caching,
+            HashKind hash);
+
+  std::int32_t block_size() const { return block_size_; }
+  std::int32_t num_groups() const { return static_cast<std::int32_t>(groups_.size()); }
+  BlockPool& pool() { return pool_; }
+  const BlockPool& pool() const { return pool_; }
+
+  // The longest usable prefix. At least one token is left to compute. No side effect on the pool.
+  Hit find_hit(Sequence& seq);
+  // Blocks held at once, over all groups, by a sequence of `num_tokens` that is computed in slices of `slice`.
+  std::int32_t peak_blocks(std::int32_t num_tokens, std::int32_t slice) const;
+  // The longest sequence that fits into an empty pool.
+  std::int32_t capacity_tokens(std::int32_t slice) const;
+  // Gives `seq` blocks for its computed tokens + `num_new` + `lookahead`, after releasing what its windows have
+  // passed. `hit` (of an admission) is touched first. All or nothing; `reserve` blocks stay free. Returns the number
+  // of blocks missing, 0 on success.
+  std::int32_t allocate(Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
+                        std::int32_t reserve);
+  // Returns every block. Sequence's chain stays, so that it can hit its own blocks again.
+  std::int32_t free(Sequence& seq);
+  // Extends the content chain over the full blocks of the tokens known now.
+  void extend_chain(Sequence& seq);
+  // Names the full blocks among the first `num_tokens` positions; returns those newly named.
+  std::vector<BlockId> name_blocks(Sequence& seq, std::int32_t num_tokens);
+  std::vector<std::vector<BlockId>> held(const Sequence& seq) const { return seq.blocks; }
+
+ private:
+  // First position that a computation starting at `position` reads in this group.
+  std::int32_t first_visible(const GroupSpec& group, std::int32_t position) const;
+  bool group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks,
+                 std::vector<BlockId>* out, std::vector<ChainNodePtr>* chain) const;
+  void release_behind_windows(Sequence& seq);
+
+  std::int32_t block_size_;
+  std::vector<GroupSpec> groups_;
+  BlockPool pool_;
+  HashKind hash_;
+};
+
+}  // namespace headrace::core

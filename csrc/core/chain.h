@@ -1,0 +1,63 @@
+// The chain of block contents that the prefix cache is keyed by.
+// A node names one full block: its tokens, what else shapes its KV (extras), and everything before it (parent).
+// digest = SHA-256 of canonical CBOR [parent digest, [tokens], null | extras] ("sha256_cbor"). The node keeps its
+// content, and a lookup compares content as well as digest, so a colliding digest can never give foreign KV.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/sha256.h"
+#include "core/types.h"
+
+namespace headrace::core {
+
+struct ChainNode;
+using ChainNodePtr = std::shared_ptr<const ChainNode>;
+
+struct ChainNode {
+  ~ChainNode();  // iterative: a recursive release of a long chain would exhaust the stack
+
+  Digest digest{};
+  std::vector<Token> tokens;
+  std::string extras;  // canonical CBOR, empty when there are none
+  mutable ChainNodePtr parent;
+};
+
+// A multimodal item: its content id and the positions [start, start + length) it fills.
+struct MediaItem {
+  std::string id;
+  std::int32_t start = 0;
+  std::int32_t length = 0;
+};
+
+// Everything besides tokens that changes the KV of a sequence.
+struct ExtraKeys {
+  std::string adapter;
+  std::vector<MediaItem> media;
+  std::string salt;
+  std::string embeds_digest;
+};
+
+enum class HashKind : std::uint8_t {
+  kSha256Cbor = 0,
+  kWeakForTests = 1,  // four values in all: shows that content, not the digest, decides a hit
+};
+
+// The parent of every first block.
+const Digest& empty_parent();
+
+// Canonical CBOR of the extras of the block [start, start + size), empty when it has none. Order: adapter, media
+// (id and offset of the item relative to the block), salt (first block only), embeds.
+std::string encode_extras(const ExtraKeys& keys, std::int32_t start, std::int32_t size);
+
+Digest hash_block(const Digest& parent, std::span<const Token> tokens, const std::string& extras, HashKind kind);
+
+ChainNodePtr make_node(ChainNodePtr parent, std::span<const Token> tokens, std::string extras, HashKind kind);
+
+// Content equality, up the whole chain; stops early where nodes are shared.
+bool same_content(const ChainNodePtr& a, const ChainNodePtr& b);
+
+}  // namespace headrace::core

@@ -1,0 +1,76 @@
+// From a plan to the rows of a forward pass. RowTable is the worker's memory of its sequences (tokens and block
+// tables); pack() turns the plan's slices into flat arrays that the caller owns. No scheduling decisions here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/plan.h"
+
+namespace headrace::core {
+
+inline constexpr Token kUnknownToken = -1;  // sampled by a step in flight; filled in on the device side
+
+// Arrays to fill; sizes are checked. T = tokens, S = slices, L = logits rows, G = groups.
+struct PackBuffers {
+  std::span<std::int32_t> input_ids;         // (T,)
+  std::span<std::int32_t> request_index;     // (T,) slice of each token
+  std::span<std::int32_t> positions;         // (T,)
+  std::span<std::int32_t> query_start_loc;   // (S+1,)
+  std::span<std::int32_t> seq_lens;          // (S,)
+  std::span<std::int32_t> logits_indices;    // (L,)
+  std::span<std::uint8_t> discard;           // (S,) 1 = the slice's prefill is unfinished, its rows are not sampled
+  std::span<std::int32_t> prev_positions;    // (S,) slice number in the previous step, -1 for fresh rows
+  std::span<std::int32_t> block_tables;      // (G, S, max_blocks)
+  std::span<std::int32_t> slots;             // (G, T)
+  std::int32_t max_blocks = 0;
+};
+
+// The plan as the worker received it.
+struct PlanView {
+  std::span<const SeqId> seq_ids;
+  std::span<const std::int32_t> num_scheduled, num_computed, num_drafts, draft_tokens;
+  std::span<const std::uint8_t> samples;
+  std::span<const std::int32_t> fresh_slices, fresh_offsets, fresh_tokens;
+  std::span<const std::int32_t> block_starts, block_offsets, block_ids;
+  std::span<const SeqId> dropped;
+};
+
+class RowTable {
+ public:
+  RowTable(std::int32_t block_size, std::int32_t num_groups) : block_size_(block_size), num_groups_(num_groups) {}
+
+  // Takes over what a plan tells of rows: drops, new rows, more blocks. Throws InvalidField on a plan that does not
+  // fit what is held.
+  void apply(const PlanView& plan);
+  // Longest block table among the plan's slices; at least 1.
+  std::int32_t max_blocks(const PlanView& plan) const;
+  // Rows of logits the plan asks for: one per slice (the last), with drafts one per verified row.
+  static std::int32_t num_logits(const PlanView& plan);
+  // Fills every buffer and remembers the slices' order for the next step's prev_positions.
+  void pack(const PlanView& plan, const PackBuffers& out);
+  // Appends tokens that were sampled for a sequence; unknown sequences are passed over.
+  void append(SeqId id, std::span<const Token> tokens);
+  const std::vector<Token>* tokens(SeqId id) const;
+  std::size_t size() const { return rows_.size(); }
+  void clear() { rows_.clear(), previous_.clear(); }
+
+ private:
+  struct Row {
+    std::vector<Token> tokens;
+    std::vector<std::vector<BlockId>> blocks;
+  };
+
+  const Row& row(SeqId id) const;
+  void pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first);
+  void pack_blocks(const Row& row, const PackBuffers& out, std::size_t slice, std::int32_t first,
+                   std::int32_t position, std::int32_t length, std::size_t num_slices) const;
+
+  std::int32_t block_size_, num_groups_;
+  std::unordered_map<SeqId, Row> rows_;
+  std::unordered_map<SeqId, std::int32_t> previous_;
+};
+
+}  // namespace headrace::core

@@ -1,0 +1,45 @@
+// Which blocks hold which content: (chain node, group) -> block ids. Content decides, not the digest alone.
+// Never owns blocks; the pool tells it what to forget.
+#pragma once
+
+#include <cstring>
+#include <unordered_map>
+#include <vector>
+
+#include "core/chain.h"
+
+namespace headrace::core {
+
+class PrefixIndex {
+ public:
+  // A block with exactly this content in this group, or kNullBlock. `canonical` gets the node the entry is held
+  // under, so that a caller can share it and later comparisons are pointer comparisons.
+  BlockId find(const ChainNodePtr& node, std::int32_t group, ChainNodePtr* canonical = nullptr) const;
+  // Adds a block and returns the node it is held under (an equal one that was there before, if any).
+  ChainNodePtr insert(const ChainNodePtr& node, std::int32_t group, BlockId block);
+  void erase(const ChainNodePtr& node, std::int32_t group, BlockId block);
+  std::size_t size() const { return entries_.size(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  struct Key {
+    Digest digest;
+    std::int32_t group;
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const {
+      std::size_t head;
+      std::memcpy(&head, key.digest.data(), sizeof head);
+      return head ^ (static_cast<std::size_t>(key.group) * 0x9e3779b97f4a7c15ull);
+    }
+  };
+  struct Entry {
+    ChainNodePtr node;
+    BlockId block;
+  };
+
+  std::unordered_multimap<Key, Entry, KeyHash> entries_;
+};
+
+}  // namespace headrace::core

@@ -1,0 +1,122 @@
+// The scheduler: sequences, queues, allocator and steps in flight behind six calls: add, abort, plan, commit, fail,
+// and reads of its counts. A pure function of the calls made to it: no clock, no randomness, no callbacks to Python.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/planner.h"
+
+namespace headrace::core {
+
+struct SchedulerConfig {
+  std::int32_t num_blocks = 0;  // the null block included
+  std::int32_t block_size = 32;
+  std::vector<GroupSpec> groups{GroupSpec{}};
+  bool prefix_caching = true;
+  HashKind hash = HashKind::kSha256Cbor;
+  Limits limits;
+};
+
+// What became of a slice's result.
+enum class Outcome : std::uint8_t {
+  kCommitted = 0,
+  kDelivered = 1,  // of a void step, appended all the same
+  kDropped = 2,    // of a void step, thrown away
+  kGone = 3,       // the sequence had ended before
+};
+
+// One entry per slice of the committed step; offsets/tokens are what was really emitted, trimmed at stops.
+struct CommitResult {
+  std::vector<SeqId> seq_ids;
+  std::vector<std::uint8_t> outcomes;
+  std::vector<std::uint8_t> finishes;
+  std::vector<std::int32_t> offsets{0};
+  std::vector<Token> tokens;
+};
+
+struct Stats {
+  std::int64_t prefix_queries = 0;  // tokens looked up at first admissions
+  std::int64_t prefix_hits = 0;     // tokens found
+  std::int64_t preemptions = 0;
+};
+
+class Scheduler {
+ public:
+  // Throws InvalidField naming the knob.
+  explicit Scheduler(SchedulerConfig config);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Throws InvalidField naming the field; nothing is changed then.
+  void add(SequenceSpec spec);
+  // Ends a sequence at once; results still in flight for it will be reported as gone. False when unknown.
+  bool finish(SeqId id);
+  void set_ready(SeqId id, bool ready);
+  // Speculated continuation to verify in the next step. Ignored for unknown sequences.
+  void set_drafts(SeqId id, std::vector<Token> drafts);
+
+  // The next step, empty (no slices) when nothing can run.
+  StepPlan plan(StepKind kind);
+  // The result of a step: per slice how many rows stand, and offsets/tokens emitted.
+  CommitResult commit(StepId step, std::span<const std::int32_t> num_valid, std::span<const std::int32_t> offsets,
+                      std::span<const Token> tokens);
+  // The step did not run, or not wholly: names it gave to blocks are taken back, its sequences (and those of later
+  // steps in flight) go back to waiting, to be recomputed. Returns the sequences of the failed step still alive.
+  std::vector<SeqId> fail(StepId step);
+  // Forgets all cached content. With sequences running: false and no change, unless they may be reset too.
+  bool reset_prefix_cache(bool reset_running);
+
+  const Sequence* find(SeqId id) const;
+  std::size_t num_waiting() const { return queues_.num_waiting(); }
+  std::size_t num_running() const { return queues_.running().size(); }
+  std::size_t num_unfinished() const { return sequences_.size(); }
+  std::size_t num_steps_in_flight() const { return steps_.size(); }
+  std::vector<SeqId> running_ids() const;
+  std::vector<SeqId> waiting_ids() const;
+  Allocator& allocator() { return allocator_; }
+  const Allocator& allocator() const { return allocator_; }
+  const Stats& stats() const { return stats_; }
+  const SchedulerConfig& config() const { return config_; }
+
+ private:
+  struct Planned {
+    SeqId id;
+    std::int32_t q;
+  };
+  struct Step {
+    StepId id;
+    std::vector<Planned> slices;
+    std::vector<BlockId> fenced;  // named by this step; permanent once its result is here
+  };
+  struct Emission {
+    Outcome outcome = Outcome::kGone;
+    Finish finish = Finish::kNone;
+    std::vector<Token> tokens;
+  };
+
+  void check(const SequenceSpec& spec) const;
+  void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
+  void settle(const Slice& slice, Step& step);
+  void write_slice(const Slice& slice, StepPlan& plan);
+  void write_blocks(Sequence& seq, StepPlan& plan);
+  Emission absorb(const Planned& planned, StepId step, std::int32_t num_valid, std::span<const Token> tokens);
+  std::vector<Token> append(Sequence& seq, std::span<const Token> tokens, Finish* finish) const;
+  Finish ended(const Sequence& seq, Token token) const;
+  void retire(Sequence& seq);
+  Step* find_step(StepId id);
+
+  SchedulerConfig config_;
+  Allocator allocator_;
+  Queues queues_;
+  Stats stats_;
+  std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
+  std::deque<Step> steps_;
+  std::vector<SeqId> dropped_;  // rows the worker may forget, told with the next plan
+  StepId next_step_ = 0;
+};
+
+}  // namespace headrace::core

@@ -1,0 +1,26 @@
+// SHA-256 (FIPS 180-4), streaming.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace::core {
+
+using Digest = std::array<std::uint8_t, 32>;
+
+class Sha256 {
+ public:
+  void update(const void* data, std::size_t size);
+  Digest finish();
+
+ private:
+  void compress(const std::uint8_t* chunk);
+
+  std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  std::array<std::uint8_t, 64> buffer_{};
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace headrace::core
