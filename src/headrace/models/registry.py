@@ -16,7 +16,7 @@ from .weights.checkpoint import Checkpoint
 # (architecture, checkpoint, ops, progress) -> model
 Loader = Callable[[str, Checkpoint, Ops, Progress | None], Model]
 
-LOADERS: dict[str, Loader] = {name: load_dense for name in DENSE}
+LOADERS: dict[str, Loader] = dict.fromkeys(DENSE, load_dense)
 
 
 def architectures() -> tuple[str, ...]:

@@ -30,8 +30,8 @@ class RopeConfig:
 def read_ropes(reader: ConfigReader, head_dim: int, two_bases: bool) -> tuple[RopeConfig, RopeConfig]:
     """``(full, sliding)`` settings; the same object twice unless the family has ``two_bases``.
 
-    Spellings: ``rope_theta`` + ``rope_scaling`` (+ ``rope_local_base_freq``), or ``rope_parameters``, which for
-    two bases holds one object per layer type.
+    Spellings: ``rope_theta`` + ``rope_scaling`` (+ ``rope_local_base_freq``), or ``rope_parameters``, which
+    for two bases holds one object per layer type.
     """
     parameters = reader.section("rope_parameters")
     if parameters is not None:

@@ -70,8 +70,8 @@ class Family:
 
     qkv_bias: q, k and v have a bias · qk_norm: RMS norm of each query and key head before the rotation ·
     norm_offset: norms multiply by ``offset + w`` · sandwich_norms: branch outputs are normed before they are
-    added · scaled_embedding: embeddings are multiplied by sqrt(hidden) · two_rope_bases: sliding layers have a
-    rotary base of their own · query_scalar: attention scale comes from ``query_pre_attn_scalar`` ·
+    added · scaled_embedding: embeddings are multiplied by sqrt(hidden) · two_rope_bases: sliding layers have
+    a rotary base of their own · query_scalar: attention scale comes from ``query_pre_attn_scalar`` ·
     head_dim: head size when the configuration has none (0: hidden / heads).
     """
 

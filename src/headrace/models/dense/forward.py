@@ -47,7 +47,7 @@ class DenseModel:
         return self.ops.linear(normed, self.params.head, None)
 
     def _attention(self, ctx: ForwardContext, index: int, layer: LayerParams, x: Tensor) -> Tensor:
-        """Attention branch of one layer, x (T, hidden) -> (T, hidden). Writes the step's keys and values first."""
+        """Attention branch of one layer, (T, hidden) -> (T, hidden). Writes keys and values first."""
         ops, config, kv = ctx.ops, self.config, ctx.layers[index]
         group = ctx.groups[kv.group]
         q, k, v = split_heads(ops.linear(x, layer.qkv, layer.qkv_bias), config.qkv_rows, config.head_dim)

@@ -13,9 +13,10 @@ from headrace.kernels.ops import Weight
 class LayerParams:
     """One decoder layer. Shapes are those of the unpacked matrices, (out, in).
 
-    input_norm, mlp_norm (hidden,): in front of attention and MLP · attention_out_norm, mlp_out_norm (hidden,):
-    on the branch outputs, where the family has them · qkv (q + k + v rows, hidden) · q_norm, k_norm (head_dim,) ·
-    output (hidden, q rows) · gate_up (2 * intermediate, hidden) · down (hidden, intermediate).
+    input_norm, mlp_norm (hidden,): in front of attention and MLP · attention_out_norm, mlp_out_norm
+    (hidden,): on the branch outputs, where the family has them · qkv (q + k + v rows, hidden) ·
+    q_norm, k_norm (head_dim,) · output (hidden, q rows) · gate_up (2 * intermediate, hidden) ·
+    down (hidden, intermediate).
     Norm weights hold what is multiplied with: a family's offset is already added.
     """
 
@@ -36,7 +37,7 @@ class LayerParams:
 class DenseParams:
     """The whole model. ``head`` is ``embedding`` itself when they are tied.
 
-    rope_tables: one per layer (max_positions, 2, head_dim / 2); layers with the same settings share one tensor.
+    rope_tables: one per layer (max_positions, 2, head_dim / 2); layers with equal settings share one tensor.
     """
 
     embedding: Weight

@@ -34,7 +34,7 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
 
 
 def _llama3(rope: RopeConfig, frequencies: Tensor) -> Tensor:
-    """Llama 3.1's rule: long wavelengths are stretched by ``factor``, short ones kept, a linear blend between.
+    """Llama 3.1's rule: long wavelengths are stretched by ``factor``, short ones kept, blended between.
 
     With turns = original_positions / wavelength, the kept share runs from 0 at low_freq_factor turns to 1 at
     high_freq_factor turns.
@@ -46,6 +46,10 @@ def _llama3(rope: RopeConfig, frequencies: Tensor) -> Tensor:
 
 
 def split_heads(qkv: Tensor, rows: tuple[int, int, int], head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q (T, Hq, D), k (T, Hkv, D), v (T, Hkv, D), each contiguous, out of a fused projection (T, sum(rows))."""
+    """q (T, Hq, D), k (T, Hkv, D), v (T, Hkv, D), each contiguous, out of a fused projection."""
     q, k, v = qkv.split(rows, dim=1)
-    return tuple(part.unflatten(1, (-1, head_dim)).contiguous() for part in (q, k, v))  # type: ignore[return-value]
+    return _heads(q, head_dim), _heads(k, head_dim), _heads(v, head_dim)
+
+
+def _heads(rows: Tensor, head_dim: int) -> Tensor:
+    return rows.unflatten(1, (-1, head_dim)).contiguous()

@@ -42,7 +42,7 @@ class Checkpoint(Protocol):
         ...
 
     def tensor(self, name: str) -> Tensor:
-        """The tensor as a fresh, contiguous float32 copy. Errors: ModelError naming the source and ``name``."""
+        """The tensor as a fresh, contiguous float32 copy. Errors: ModelError naming source and ``name``."""
         ...
 
 
@@ -57,10 +57,12 @@ def check_shapes(source: str, stored: Shapes, needed: Shapes) -> None:
     for name, shape in needed.items():
         if stored[name] != shape:
             raise ModelError(f"{source}: {name}", f"has shape {stored[name]}, the configuration says {shape}")
-    extra = [
-        n for n in stored if n not in needed and n != "lm_head.weight" and not n.endswith(DERIVED_SUFFIXES)
-    ]
+    extra = [name for name in stored if name not in needed and not _may_be_extra(name)]
     if extra:
         raise ModelError(
             f"{source}: {extra[0]}", f"is one of {len(extra)} tensors that this architecture has no place for"
         )
+
+
+def _may_be_extra(name: str) -> bool:
+    return name == "lm_head.weight" or name.endswith(DERIVED_SUFFIXES)

@@ -16,7 +16,7 @@ from .gguf_header import GGUFHeader
 from .gguf_names import PRE_NORMS, SANDWICH_NORMS
 
 ROPE_FACTORS = "rope_freqs.weight"
-# Gemma 3's 27B model alone scales its queries by hidden / heads instead of the head size; the file does not say so.
+# Gemma 3's 27B model alone scales queries by hidden / heads, not by the head size; the file does not say so.
 GEMMA3_27B_LAYERS = 62
 
 # metadata key (without prefix) -> config.json key
@@ -150,7 +150,7 @@ def _rope_scaling(
 ) -> dict[str, Any] | None:
     kind = own.get("rope.scaling.type", "none")
     if factors is not None:
-        # Our own addition to the config.json terms: the file stores the result of a scaling rule, not the rule.
+        # Not a config.json term elsewhere: the file stores the result of a scaling rule, not the rule.
         return {"rope_type": "frequency_factors", "factors": factors}
     if kind == "none":
         return None

@@ -24,8 +24,8 @@ BLOCK = {
     "ffn_down": "mlp.down_proj",
     "attn_norm": "input_layernorm",
 }
-# ``ffn_norm`` is the norm in front of the MLP. Where the branch outputs are normed as well, Hugging Face gives
-# the name ``post_attention_layernorm`` to another tensor, so this part of the table depends on the family.
+# ``ffn_norm`` is the norm in front of the MLP. Where the branch outputs are normed as well, Hugging Face
+# gives the name ``post_attention_layernorm`` to another tensor: this part depends on the family.
 PRE_NORMS = {"ffn_norm": "post_attention_layernorm"}
 SANDWICH_NORMS = {
     "post_attention_norm": "post_attention_layernorm",

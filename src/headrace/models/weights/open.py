@@ -17,7 +17,7 @@ from .hf_directory import HFDirectory
 def open_checkpoint(path: Path, *, dummy_seed: int | None = None) -> Checkpoint:
     """Open a Hugging Face directory or a ``.gguf`` file; headers only are read.
 
-    With ``dummy_seed`` the weights are synthetic and ``path`` is a ``config.json`` or a directory that has one.
+    With ``dummy_seed`` the weights are synthetic; ``path`` is a ``config.json`` or a directory that has one.
     Errors: ModelError naming the file at fault.
     """
     path = Path(path)
