@@ -1,4 +1,4 @@
-"""Drives a model the way a worker does, with one plain block table per sequence. Test helper; schedules nothing."""
+"""Drives a model the way a worker does, with one block table per sequence. Test helper; schedules nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PagedRunner:
         self.lengths = [0] * num_seqs
 
     def step(self, work: dict[int, list[int]]) -> list[Tensor]:
-        """Feed ``work[seq]`` more tokens to each sequence; hidden states (num_tokens, hidden) per sequence."""
+        """Feed ``work[seq]`` to each sequence; hidden states (num_tokens, hidden) per sequence."""
         seqs, counts = list(work), [len(ids) for ids in work.values()]
         positions = [torch.arange(self.lengths[s], self.lengths[s] + len(work[s])) for s in seqs]
         for s in seqs:

@@ -82,8 +82,8 @@ class GGUFCheckpoint:
 
 def deinterleave_rows(values: Tensor, num_heads: int) -> Tensor:
     """Rows of each head from rotary pairs (2i, 2i+1) to halves (i, i + D/2). values (num_heads * D, ...)."""
-    pairs = values.unflatten(0, (num_heads, -1, 2))  # (num_heads, D/2, 2, ...)
-    return pairs.transpose(1, 2).flatten(0, 2).contiguous()
+    pairs = values.reshape(num_heads, -1, 2, *values.shape[1:])  # (num_heads, D/2, 2, ...)
+    return pairs.transpose(1, 2).reshape(values.shape).contiguous()
 
 
 def _map(path: Path) -> mmap.mmap:

@@ -120,7 +120,7 @@ class _Cursor:
             return [self.string() for _ in range(number)]
         dtype = self.scalar_type(kind)
         number = self.count("array length", min_bytes=dtype.itemsize, limit=MAX_ARRAY)
-        return np.frombuffer(self.take(number * dtype.itemsize), dtype).tolist()
+        return list(np.frombuffer(self.take(number * dtype.itemsize), dtype).tolist())
 
     def scalar_type(self, kind: int) -> np.dtype[Any]:
         if kind not in SCALARS:

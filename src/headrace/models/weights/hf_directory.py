@@ -47,7 +47,8 @@ class HFDirectory:
             raise ModelError(f"{self.source}: {name}", "no such tensor")
         self._check_float(name)
         # ``copy``: a float32 tensor would otherwise stay a view of the mapped file.
-        return self._shards[self._home[name]].get_tensor(name).to(torch.float32, copy=True).contiguous()
+        stored: Tensor = self._shards[self._home[name]].get_tensor(name)
+        return stored.to(torch.float32, copy=True).contiguous()
 
     def _slice(self, name: str) -> Any:
         return self._shards[self._home[name]].get_slice(name)
