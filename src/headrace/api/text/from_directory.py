@@ -1,7 +1,8 @@
 """A tokenizer out of a Hugging Face directory.
 
-``tokenizer.json`` holds the vocabulary and its rules; the special ids are spread over ``tokenizer_config.json``,
-``generation_config.json`` and ``config.json``, and the template may be a file of its own.
+``tokenizer.json`` holds the vocabulary and its rules; the special ids are spread over
+``tokenizer_config.json``, ``generation_config.json`` and ``config.json``, and the template may be a file of
+its own.
 """
 
 from __future__ import annotations

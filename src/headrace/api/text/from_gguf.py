@@ -24,7 +24,9 @@ NFC_KINDS = ("qwen2",)
 
 
 def from_gguf(path: Path) -> tuple[Tokenizer, TokenizerSettings]:
-    """Backend and settings of the tokenizer in a GGUF file. Raises ModelError naming the missing or odd key."""
+    """Backend and settings of the tokenizer in a GGUF file. Raises ModelError naming the missing or odd
+    key.
+    """
     header = _Header(path, read_gguf_metadata(path))
     model = header.need("model")
     if model == "gpt2":
@@ -57,7 +59,7 @@ class _Header:
         return value
 
     def token_id(self, key: str) -> int | None:
-        value = self.get(f"{key}_token_id")
+        value: int | None = self.get(f"{key}_token_id")
         if value is not None and not 0 <= value < len(self.tokens):
             raise self.fail(f"{key}_token_id", f"{value} is outside the {len(self.tokens)} tokens")
         return value
@@ -70,7 +72,9 @@ class _Header:
 
     def end_ids(self) -> tuple[int, ...]:
         named = [self.token_id(key) for key in ("eos", "eot", "eom")]
-        controls = [i for i, kind in enumerate(self.types) if kind == CONTROL and self.tokens[i] in END_OF_TURN]
+        controls = [
+            i for i, kind in enumerate(self.types) if kind == CONTROL and self.tokens[i] in END_OF_TURN
+        ]
         return distinct([*named, *controls])
 
     def settings(self, rule: PieceRule, add_bos: bool) -> TokenizerSettings:
@@ -125,7 +129,9 @@ def _sentencepiece(header: _Header) -> tuple[Tokenizer, TokenizerSettings]:
         byte_fallback=True,
     )
     mark = normalizers.Replace(" ", SPACE_MARK)
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), mark]) if prefix_space else mark
+    backend.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(SPACE_MARK), mark]) if prefix_space else mark
+    )
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
     )

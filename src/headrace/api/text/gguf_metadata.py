@@ -1,7 +1,7 @@
 """Key-value header of a GGUF file, read without touching the tensors.
 
-A tokenizer may sit in half a million small strings, so this reader walks the mapped file once and builds plain
-lists. It trusts no count or length in the file: each one is checked against the bytes that are there.
+A tokenizer may sit in half a million small strings, so this reader walks the mapped file once and builds
+plain lists. It trusts no count or length in the file: each one is checked against the bytes that are there.
 Format: GGUF versions 2 and 3, little-endian.
 """
 
@@ -23,7 +23,9 @@ BOOL = 7
 
 
 def read_gguf_metadata(path: Path) -> dict[str, Any]:
-    """All key-value pairs of the file at ``path``; arrays become lists. Raises ModelError on a damaged file."""
+    """All key-value pairs of the file at ``path``; arrays become lists. Raises ModelError on a damaged
+    file.
+    """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Cursor(data, path).pairs()
@@ -86,7 +88,7 @@ class _Cursor:
             raise self.fail(f"unknown value type {kind}")
         dtype = np.dtype(SCALARS[kind])
         values = np.frombuffer(self.take(count * dtype.itemsize), dtype)
-        return (values != 0).tolist() if kind == BOOL else values.tolist()
+        return list((values != 0).tolist() if kind == BOOL else values.tolist())
 
     def strings(self, count: int) -> list[str]:
         """The hot loop: kept free of calls into this class because vocabularies have 10^5 entries."""

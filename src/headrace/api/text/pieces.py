@@ -1,8 +1,8 @@
 """From a token's spelling in the vocabulary to the bytes it stands for.
 
 Decoding is defined here once, as "join the bytes, then read UTF-8", for whole texts and for streams alike.
-Four families of spelling exist: byte-level BPE (each byte has a printable stand-in), SentencePiece (U+2581 for a
-space, ``<0x0A>`` for a byte), WordPiece (``##`` joins) and plain text.
+Four families of spelling exist: byte-level BPE (each byte has a printable stand-in), SentencePiece (U+2581
+for a space, ``<0x0A>`` for a byte), WordPiece (``##`` joins) and plain text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STAND_IN = {byte: char for char, byte in ALPHABET.items()}
 
 @dataclass(frozen=True, slots=True)
 class PieceRule:
-    """``strips_first_space``: encoding put a space before the text, so decoding a text's start removes one."""
+    """``strips_first_space``: encoding puts a space before a text, so decoding its start removes one."""
 
     kind: PieceKind
     strips_first_space: bool = False

@@ -1,7 +1,7 @@
 """How each kind of byte-level BPE cuts text into words before merging.
 
-GGUF files name the kind (``tokenizer.ggml.pre``) instead of storing its rule, so the rules live here. An unknown
-kind is an error, never a guess: a wrong cut gives plausible but wrong ids.
+GGUF files name the kind (``tokenizer.ggml.pre``) instead of storing its rule, so the rules live here. An
+unknown kind is an error, never a guess: a wrong cut gives plausible but wrong ids.
 """
 
 from __future__ import annotations

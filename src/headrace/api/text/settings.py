@@ -16,12 +16,16 @@ END_OF_TURN = (
     "<|end_of_text|>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>",
 )
-"""Control tokens that end an answer in the common families. GGUF files often name only one of a model's two."""
+"""Control tokens that end an answer in the common families. GGUF files often name only one of a model's
+two.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """``prefix``/``suffix``: ids put around a text. ``eos_ids``: any of them ends an answer; the first is "the" EOS."""
+    """``prefix``/``suffix``: ids put around a text. ``eos_ids``: any of them ends an answer; the first is
+    "the" EOS.
+    """
 
     rule: PieceRule
     bos_id: int | None = None

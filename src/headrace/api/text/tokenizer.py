@@ -1,8 +1,8 @@
 """Text to token ids and back.
 
-One class for every checkpoint: the vocabulary and its rules come from a Hugging Face directory or a GGUF header.
-Invariants: at most one BOS at the start, whoever writes it; with ``parse_special=False`` no text yields a control
-id; decoding is the join of the tokens' bytes, so a stream and a whole text agree.
+One class for every checkpoint: the vocabulary and its rules come from a Hugging Face directory or a GGUF
+header. Invariants: at most one BOS at the start, whoever writes it; with ``parse_special=False`` no text
+yields a control id; decoding is the join of the tokens' bytes, so a stream and a whole text agree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .specials import SpecialMatcher
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint: a ``.gguf`` file, or a directory with ``tokenizer.json`` or one GGUF file.
+    """The tokenizer of a ``.gguf`` file, or of a directory with ``tokenizer.json`` or a GGUF file in it.
 
     Raises ModelError that names the file, and the key in it, that is missing or not understood.
     """
@@ -65,9 +65,10 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of ``text``.
 
-        ``add_special`` puts the model's BOS (and, where it has them, other marks) around the text; a BOS that the
-        text itself starts with is not doubled. ``parse_special=False`` reads control spellings in the text as
-        ordinary characters: use it for text from outside. Lone surrogates become U+FFFD. Time is linear in the text.
+        ``add_special`` puts the model's BOS (and, where it has them, other marks) around the text; a BOS
+        that the text itself starts with is not doubled. ``parse_special=False`` reads control spellings in
+        the text as ordinary characters: use it for text from outside. Lone surrogates become U+FFFD. Time
+        is linear in the text.
         """
         text = _well_formed(text)
         ids = self._encode_marked(text) if parse_special else self._encode_plain(text)
@@ -109,13 +110,15 @@ class Tokenizer:
 
     def _spell_char(self, char: str) -> list[int]:
         for pieces in self._settings.rule.spellings(char):
-            ids = [self._backend.token_to_id(piece) for piece in pieces]
-            if all(index is not None and index not in self.special_ids for index in ids):
+            found = [self._backend.token_to_id(piece) for piece in pieces]
+            ids = [index for index in found if index is not None and index not in self.special_ids]
+            if len(ids) == len(pieces):
                 return ids
         return [] if self._settings.unk_id is None else [self._settings.unk_id]
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True, continues: bool = False) -> str:
-        """Text of ``ids``; U+FFFD where the bytes are not UTF-8. Ids outside the vocabulary stand for nothing.
+        """Text of ``ids``; U+FFFD where the bytes are not UTF-8. Ids outside the vocabulary stand for
+        nothing.
 
         ``continues=True`` says that the ids follow other text: the space that some encoders put before a
         text is then kept.
@@ -133,7 +136,7 @@ class Tokenizer:
         return b"" if skip_special and index in self.special_ids else self.token_bytes(index)
 
     def token_bytes(self, index: int) -> bytes:
-        """Bytes of one token, a control token's being its spelling; empty for an id outside the vocabulary."""
+        """Bytes of one token (its spelling, for a control token); empty for an id outside the vocabulary."""
         known = self._bytes.get(index)
         if known is None:
             known = self._bytes[index] = self._find_bytes(index)
@@ -155,7 +158,9 @@ class Tokenizer:
 
 
 def _well_formed(text: str) -> str:
-    """``text`` with surrogate pairs joined and lone surrogates replaced: the backend takes valid Unicode only."""
+    """``text`` with surrogate pairs joined and lone surrogates replaced: the backend takes valid Unicode
+    only.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
