@@ -65,6 +65,10 @@ class Engine:
         """Queues a request. Raises InvalidRequest when the queue is full, EngineDead when closed."""
         self.intake.submit(request, self.core.num_waiting)
 
+    def accepts(self, count: int) -> bool:
+        """Whether ``count`` more requests would be taken."""
+        return self.intake.has_room(count, self.core.num_waiting)
+
     def abort(self, request_id: str) -> None:
         """Ends a request as soon as the loop comes by; its last delta says ``abort``."""
         self.intake.end(request_id, "abort")

@@ -32,6 +32,15 @@ class Intake:
             self._requests.append(request)
             self._wake.notify_all()
 
+    def has_room(self, count: int, num_waiting: int) -> bool:
+        """Whether ``count`` more submissions would be taken now."""
+        return len(self._requests) + num_waiting + count <= self._capacity
+
+    @property
+    def busy(self) -> bool:
+        """Something is waiting to be drained."""
+        return bool(self._requests or self._ends)
+
     def end(self, request_id: str, reason: str) -> None:
         """Asks for an early end: ``abort`` by the caller, or ``stop`` for a stop string found in the text."""
         with self._wake:
