@@ -26,8 +26,7 @@ class Assembly:
         choice.push(delta)
         if choice.prompt_logprobs is not None and self.output.prompt_logprobs is None:
             self.output.prompt_logprobs = [
-                None if entry is None else logprob_dict(entry, choice.texts(entry))
-                for entry in choice.prompt_logprobs
+                None if entry is None else logprob_dict(entry, choice.texts(entry)) for entry in choice.prompt_logprobs
             ]
         self.output.num_cached_tokens = self._choices[0].num_cached_tokens
         self.output.finished = all(c.finished for c in self._choices)

@@ -26,12 +26,8 @@ class Choice:
         self._tokenizer = tokenizer
         self._text = None
         if tokenizer is not None:
-            self._text = IncrementalDetokenizer(
-                tokenizer, skip_special=sampling.skip_special_tokens, continues=True
-            )
-        self._stops = StopStrings(
-            sampling.stop_strings, include_stop_str_in_output=sampling.include_stop_str_in_output
-        )
+            self._text = IncrementalDetokenizer(tokenizer, skip_special=sampling.skip_special_tokens, continues=True)
+        self._stops = StopStrings(sampling.stop_strings, include_stop_str_in_output=sampling.include_stop_str_in_output)
 
     @property
     def finished(self) -> bool:

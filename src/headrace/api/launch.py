@@ -47,9 +47,7 @@ class Launched:
 
 def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
-    source = resolve_model(
-        config.model.model, progress=_named(progress, "pull"), offline=config.model.offline
-    )
+    source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = None if source.is_dummy else load_tokenizer(source.tokenizer_path)
     set_threads(config.runtime.num_threads or default_threads())
     torch.set_num_threads(config.runtime.num_threads or default_threads())
@@ -100,14 +98,13 @@ def plan_memory(config: EngineConfig, model: Model) -> tuple[PoolSize, int]:
     capacity = build_core(config, model.kv_layout, pool.num_blocks, wanted).capacity_tokens
     if asked is not None and asked > capacity:
         raise ConfigError(
-            "max_model_len", f"a sequence of {asked} tokens does not fit: {pool.words}. Raise kv_memory or lower it"
+            "max_model_len",
+            f"a sequence of {asked} tokens does not fit: {pool.words}. Raise kv_memory or lower it",
         )
     return pool, min(wanted, capacity)
 
 
-def core_settings(
-    config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int
-) -> dict[str, object]:
+def core_settings(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> dict[str, object]:
     """The scheduler's constructor arguments, plain values: also the head of a flight recording."""
     limits = config.scheduler
     return {
@@ -130,9 +127,7 @@ def build_core(config: EngineConfig, layout: KVLayout, num_blocks: int, max_mode
     return Scheduler(**core_settings(config, layout, num_blocks, max_model_len))  # type: ignore[arg-type]
 
 
-def open_recorder(
-    config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int
-) -> Recorder | None:
+def open_recorder(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> Recorder | None:
     """A flight recorder writing to the configured file, if any."""
     if config.runtime.record is None:
         return None

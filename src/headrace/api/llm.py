@@ -26,7 +26,12 @@ class LLM:
     """
 
     def __init__(
-        self, model: str | None = None, *, dtype: str = "auto", progress: Progress | None = None, **settings: Any
+        self,
+        model: str | None = None,
+        *,
+        dtype: str = "auto",
+        progress: Progress | None = None,
+        **settings: Any,
     ) -> None:
         config = resolve({"model": model, "dtype": dtype, **settings})
         launched = launch(config, progress=progress)

@@ -17,7 +17,7 @@ from headrace.contract.request import Request, SamplingParams, check_token_ids, 
 from .text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` (and optionally ``cache_salt``, ``priority``)."""
+"""Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and optionally ``cache_salt``, ``priority``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,9 @@ class Preparer:
         room = self._max_model_len - num_prompt
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         if sampling.min_tokens > max_tokens:
-            raise InvalidRequest("min_tokens", f"{sampling.min_tokens} exceeds the {max_tokens} tokens there is room for")
+            raise InvalidRequest(
+                "min_tokens", f"{sampling.min_tokens} exceeds the {max_tokens} tokens there is room for"
+            )
         seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
         return msgspec.structs.replace(sampling, max_tokens=max_tokens, seed=seed)
 

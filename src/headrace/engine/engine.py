@@ -163,9 +163,7 @@ class Engine:
             if entry.num_reported == 0:
                 entry.num_cached_tokens = int(plan.fresh_cached[i])
             request = entry.request
-            starts.append(
-                SequenceStart(entry.seq_id, len(request.prompt_token_ids), request.sampling, request.eos_ids)
-            )
+            starts.append(SequenceStart(entry.seq_id, len(request.prompt_token_ids), request.sampling, request.eos_ids))
         return starts
 
     def _launch_sample(self, step: Step) -> None:

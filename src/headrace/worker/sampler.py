@@ -69,9 +69,7 @@ def _params(rows: Sequence[SampleRow]) -> SampleParams:
 def _has_rules(row: SampleRow) -> bool:
     w = row.start.sampling
     penalties = w.repetition_penalty != 1.0 or w.presence_penalty != 0.0 or w.frequency_penalty != 0.0
-    return bool(
-        penalties or w.logit_bias or w.allowed_token_ids or w.banned_token_ids or _too_early_ids(row)
-    )
+    return bool(penalties or w.logit_bias or w.allowed_token_ids or w.banned_token_ids or _too_early_ids(row))
 
 
 def _too_early_ids(row: SampleRow) -> list[int]:

@@ -136,6 +136,4 @@ class Worker:
 def _keep_rows(logprobs: LogprobArrays | None, good: np.ndarray) -> LogprobArrays | None:
     if logprobs is None or good.all():
         return logprobs
-    return LogprobArrays(
-        logprobs.chosen[good], logprobs.rank[good], logprobs.top_ids[good], logprobs.top_values[good]
-    )
+    return LogprobArrays(logprobs.chosen[good], logprobs.rank[good], logprobs.top_ids[good], logprobs.top_values[good])
