@@ -1,4 +1,4 @@
-"""Ports: the few interfaces through which actors meet. They never import each other; ``api/launch.py`` connects them."""
+"""Ports: the few interfaces through which actors meet. Actors never import each other; ``launch`` connects them."""
 
 from __future__ import annotations
 

@@ -58,6 +58,7 @@ class Engine:
         self._book = Book()
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
+        self._ran = False
 
     # -- doors, any thread -------------------------------------------------------------------------------------
 
@@ -82,6 +83,11 @@ class Engine:
         """Nothing lives here and no step is in flight."""
         return len(self._book) == 0 and self._pending is None
 
+    @property
+    def resting(self) -> bool:
+        """No step is in flight: whatever lives here cannot run yet."""
+        return self._pending is None and not self._ran
+
     # -- the loop, one thread -----------------------------------------------------------------------------------
 
     def tick(self) -> list[TokenDelta]:
@@ -89,6 +95,7 @@ class Engine:
         self._drain()
         plan = self._cadence.plan(self.core)
         step = self._launch(plan) if plan is not None else None
+        self._ran = step is not None
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)
