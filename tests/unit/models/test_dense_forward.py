@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ def ops() -> Ops:
 
 
 @pytest.fixture(params=CONFIGS)
-def tiny(request: pytest.FixtureRequest, tmp_path: Path, ops: Ops) -> tuple[Model, dict[str, Any], dict[str, Tensor]]:
+def tiny(
+    request: pytest.FixtureRequest, tmp_path: Path, ops: Ops
+) -> tuple[Model, dict[str, Any], dict[str, Tensor]]:
     config = CONFIGS[request.param]
     tensors = random_tensors(config)
     directory = write_directory(tmp_path / "model", config, tensors)
@@ -63,7 +66,7 @@ def test_chunks(tiny, ops):
     model, config, tensors = tiny
     runner = PagedRunner(model, ops, num_seqs=1, capacity=len(PROMPT))
     cuts = [0, 1, 8, 10, 39, 40]
-    pieces = [runner.logits({0: PROMPT[a:b]})[0] for a, b in zip(cuts, cuts[1:])]
+    pieces = [runner.logits({0: PROMPT[a:b]})[0] for a, b in pairwise(cuts)]
     assert_close(torch.cat(pieces), oracle_logits(config, tensors, PROMPT))
 
 

@@ -36,7 +36,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "architectures": ["LlamaForCausalLM"],
         "rope_scaling": {"type": "linear", "factor": 4.0},
     },
-    "qwen2": {**BASE, "architectures": ["Qwen2ForCausalLM"], "sliding_window": 4, "use_sliding_window": False},
+    "qwen2": {
+        **BASE,
+        "architectures": ["Qwen2ForCausalLM"],
+        "sliding_window": 4,
+        "use_sliding_window": False,
+    },
     "qwen2-sliding": {
         **BASE,
         "architectures": ["Qwen2ForCausalLM"],
@@ -77,7 +82,10 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
     head_dim = config.get("head_dim", hidden // config["num_attention_heads"])
     rows = {"q": config["num_attention_heads"] * head_dim}
     rows["k"] = rows["v"] = config["num_key_value_heads"] * head_dim
-    tensors = {"model.embed_tokens.weight": matrix(config["vocab_size"], hidden), "model.norm.weight": norm(hidden)}
+    tensors = {
+        "model.embed_tokens.weight": matrix(config["vocab_size"], hidden),
+        "model.norm.weight": norm(hidden),
+    }
     if not config.get("tie_word_embeddings", gemma):
         tensors["lm_head.weight"] = matrix(config["vocab_size"], hidden)
     for index in range(config["num_hidden_layers"]):
@@ -96,7 +104,9 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
     return tensors
 
 
-def write_directory(path: Path, config: dict[str, Any], tensors: dict[str, Tensor], num_shards: int = 1) -> Path:
+def write_directory(
+    path: Path, config: dict[str, Any], tensors: dict[str, Tensor], num_shards: int = 1
+) -> Path:
     """Write ``config.json`` and safetensors, with an index when there are several shards."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(config))
@@ -104,7 +114,9 @@ def write_directory(path: Path, config: dict[str, Any], tensors: dict[str, Tenso
         save_file(tensors, path / "model.safetensors")
         return path
     names = sorted(tensors)
-    home = {name: f"model-{i % num_shards + 1:05}-of-{num_shards:05}.safetensors" for i, name in enumerate(names)}
+    home = {
+        name: f"model-{i % num_shards + 1:05}-of-{num_shards:05}.safetensors" for i, name in enumerate(names)
+    }
     for file in set(home.values()):
         save_file({name: tensors[name] for name in names if home[name] == file}, path / file)
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": home}))
