@@ -72,14 +72,14 @@ class Tokenizer:
         """
         text = _well_formed(text)
         ids = self._encode_marked(text) if parse_special else self._encode_plain(text)
-        return self.wrap(ids) if add_special else ids
+        return [*self.with_bos(ids), *self._settings.suffix] if add_special else ids
 
-    def wrap(self, ids: list[int]) -> list[int]:
-        """``ids`` with the model's start and end marks, the BOS not doubled."""
+    def with_bos(self, ids: list[int]) -> list[int]:
+        """``ids`` after the model's start marks; a BOS that is there already is not doubled."""
         prefix = self._settings.prefix
         if prefix and ids and ids[0] == prefix[-1] == self.bos_id:
             prefix = prefix[:-1]
-        return [*prefix, *ids, *self._settings.suffix]
+        return [*prefix, *ids]
 
     def _encode_marked(self, text: str) -> list[int]:
         with self._lock:
