@@ -47,10 +47,10 @@ class Launched:
 def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
-    tokenizer = None if source.is_dummy else load_tokenizer(source.tokenizer_path)
+    tokenizer = open_tokenizer(source)
     configure(config.runtime.num_threads or env.num_threads() or usable_processors(), env.isa())
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
-    checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.is_dummy else None)
+    checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     model = load_model(checkpoint, ops, progress=_named(progress, "load"))
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
@@ -65,6 +65,11 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+
+
+def open_tokenizer(source: ModelSource) -> Tokenizer | None:
+    """The source's tokenizer; None when it has none (prompts must then be token ids)."""
+    return None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
 
 
 def _named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:

@@ -14,7 +14,7 @@ from .assembly import Assembly
 from .launch import Progress, launch
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
-from .text.template import encode_chat
+from .text.chat import encode_chat
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -77,7 +77,7 @@ class LLM:
     def encode_chat(self, messages: Messages) -> list[int]:
         """Token ids of a conversation, ending where the answer begins."""
         if self.tokenizer is None:
-            raise InvalidRequest("messages", "this model has no tokenizer (dummy weights)")
+            raise InvalidRequest("messages", "this model has no tokenizer")
         return encode_chat(self.tokenizer, messages)
 
     def prepare(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Prepared:
