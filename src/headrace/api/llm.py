@@ -38,6 +38,7 @@ class LLM:
         self.engine = launched.engine
         self.tokenizer = launched.tokenizer
         self.max_model_len = launched.max_model_len
+        self.vocab_size = launched.vocab_size
         self.pool = launched.pool
         self.model_name = launched.model_name
         self._preparer = Preparer(launched.tokenizer, launched.vocab_size, launched.max_model_len)
