@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small import byte_level_pairs, sentencepiece_pairs, write_gguf
+from small_tokenizers import byte_level_pairs, sentencepiece_pairs, write_gguf
 
 from headrace.api.text.tokenizer import Tokenizer, load_tokenizer
 

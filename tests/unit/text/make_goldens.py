@@ -1,4 +1,4 @@
-"""Records token ids of an independent implementation (llama.cpp) for the texts in ``texts.py``.
+"""Records token ids of an independent implementation (llama.cpp) for the texts in ``golden_texts.py``.
 
 Not a test. In a virtual environment of its own, with the model files at hand:
 
@@ -18,7 +18,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from texts import CONTROL, PLAIN
+from golden_texts import CONTROL, PLAIN
 
 
 def tokenize(server: str, text: str, parse_special: bool) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from small import byte_level_pairs, sentencepiece_pairs, write_directory, write_gguf
+from small_tokenizers import byte_level_pairs, sentencepiece_pairs, write_directory, write_gguf
 from tokenizers import models, processors
 
 from headrace.api.text.tokenizer import Tokenizer, load_tokenizer

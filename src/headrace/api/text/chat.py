@@ -8,6 +8,7 @@ moved it. Where no message holds a control spelling, the ids are those of the pl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ def encode_chat(
     marked = plain
     for edges in (True, False):
         guard = _Guard(tokenizer.specials, mark, edges)
-        marked = render(guard.value(messages), guard.value(tools))
+        marked = render(guard.value(messages), guard.value(tools)).replace(_escaped(mark), mark)
         if marked.replace(mark, "") == plain:
             break
     return tokenizer.with_bos(_encode_marked(tokenizer, plain, marked, mark))
@@ -78,10 +79,16 @@ def _encode_marked(tokenizer: Tokenizer, plain: str, marked: str, mark: str) -> 
 def _unused_mark(plain: str, values: list[Any]) -> str:
     """A private-use character that occurs nowhere in the input, nor in what the template writes itself."""
     used = set(plain).union(*(set(text) for text in _strings(values)))
-    mark = next((chr(code) for block in PRIVATE for code in block if chr(code) not in used), None)
+    free = (chr(code) for block in PRIVATE for code in block if chr(code) not in used)
+    mark = next((mark for mark in free if _escaped(mark) not in plain), None)
     if mark is None:
         raise InvalidRequest("messages", "every private-use character is taken")
     return mark
+
+
+def _escaped(mark: str) -> str:
+    """The mark as JSON writes it in pure ASCII, which a template may ask for."""
+    return json.dumps(mark)[1:-1]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -99,10 +106,11 @@ def _strings(value: Any) -> Iterator[str]:
 class _Guard:
     """Copies messages with marks in them.
 
-    Marks go after each character of a control spelling. With ``edges`` they also go around each content, so
-    that two contents side by side cannot complete a spelling between them; inside its outer white space, so
-    that a template may trim it. Templates that look at a content's first or last characters can be misled
-    by that, which shows in the rendering; then the edges are left out.
+    Marks go after each character of a control spelling (of two or more characters; families with
+    one-character control tokens are not known). With ``edges`` they also go around each content, so that
+    two contents side by side cannot complete a spelling between them; inside its outer white space, so that
+    a template may trim it. Templates that look at a content's first or last characters can be misled by
+    that, which shows in the rendering; then the edges are left out.
     """
 
     def __init__(self, specials: SpecialMatcher, mark: str, edges: bool) -> None:

@@ -120,6 +120,13 @@ def test_private_characters_in_messages_survive(byte_level: Tokenizer) -> None:
     assert byte_level.decode(ids) == f"user\n{content}\n"
 
 
+def test_json_in_pure_ascii_shows_no_marks(byte_level: Tokenizer) -> None:
+    template = "<|turn|>{{ messages[0].content | tojson(ensure_ascii=True) }}"
+    ids = encode_chat(byte_level, user("<|eos|> é \\ue000"), template=template)
+    assert controls(byte_level, ids) == [0, 2]
+    assert byte_level.decode(ids) == '"<|eos|> \\u00e9 \\\\ue000"'
+
+
 def test_messages_are_not_changed(byte_level: Tokenizer) -> None:
     messages = user("<|eos|>")
     encode_chat(byte_level, messages, template=PLAIN)
