@@ -105,6 +105,10 @@ class Step {
 
 }  // namespace
 
-void paged_attention(const AttentionArgs& args) { Step(args).run(); }
+void paged_attention(const AttentionArgs& args) {
+  Step(args).run();
+  const std::int64_t row = args.q_heads * args.head_dim, end = args.query_start[args.slices];
+  std::fill(args.out + end * row, args.out + args.tokens * row, 0.0f);
+}
 
 }  // namespace headrace::kernels

@@ -30,7 +30,7 @@ constexpr std::int64_t part_floats(std::int64_t queries, std::int64_t head_dim) 
   return queries * (2 + padded_depth(head_dim));
 }
 
-// Rows outside every slice are left alone.
+// Rows beyond the last slice (padding) become zeros.
 void paged_attention(const AttentionArgs& args);
 
 }  // namespace headrace::kernels

@@ -28,7 +28,6 @@ struct Table {
   RowTop (*row_top)(const float* x, std::int64_t n);
   float (*sum_exp)(const float* x, std::int64_t n, float top);
   void (*relative_logits)(const float* x, std::int64_t n, float top, float temperature, float* z);
-  void (*exp_row)(const float* x, std::int64_t n, float* y);
   void (*block_maxima)(const float* x, std::int64_t n, std::int64_t block, float* maxima);
   std::int64_t (*collect_at_least)(const float* x, std::int64_t n, float limit, std::int32_t* ids);
   std::int64_t (*count_ahead)(const float* x, std::int64_t n, float value, std::int32_t id);

@@ -58,7 +58,7 @@ struct AttentionArgs {
   const std::int32_t* query_start;
   const std::int32_t* seq_lens;
   float* out;
-  std::int64_t slices, max_blocks, q_heads, kv_heads, block_size, head_dim;
+  std::int64_t tokens, slices, max_blocks, q_heads, kv_heads, block_size, head_dim;
   float scale;
   std::int32_t window;
 };

@@ -14,10 +14,13 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// One row's filters. z are logits relative to the best, over the temperature; weights are exp(z).
+// One row's filters; top_k 0 is off. Below, z are logits relative to the best, over the temperature, and an
+// entry's weight is exp(z).
 struct Filters {
   std::int64_t top_k;
   float top_p, min_p;
+
+  bool open() const { return top_k == 0 && !(top_p < 1) && !(min_p > 0); }
 };
 
 double total_weight(const std::vector<Candidate>& candidates) {
@@ -37,32 +40,28 @@ void cut_to_mass(std::vector<Candidate>& candidates, double top_p, double total)
   candidates.resize(kept);
 }
 
-// Enough of the best entries to hold top_p of the weight, found without sorting the tail.
-std::vector<Candidate> nucleus(const std::vector<float>& z, float floor, double top_p) {
+// The best entries that hold top_p of all weight, found without sorting the tail: limits are tried from the
+// top down until enough lies above.
+std::vector<Candidate> nucleus(const std::vector<float>& z, double top_p) {
   const auto n = static_cast<std::int64_t>(z.size());
-  std::vector<float> weight(z.size());
-  table().exp_row(z.data(), n, weight.data());
-  double total = 0;
-  for (std::size_t i = 0; i < z.size(); ++i) total += z[i] >= floor ? static_cast<double>(weight[i]) : 0.0;
-  for (float limit : {-2.0f, -6.0f, -16.0f, -kInfinity}) {
-    if (limit < floor) limit = floor;
-    std::vector<Candidate> found = at_least(z.data(), n, limit);
-    if (limit > floor && total_weight(found) < top_p * total) continue;
-    cut_to_mass(found, top_p, total);
-    return found;
+  const double total = static_cast<double>(table().sum_exp(z.data(), n, 0));
+  std::vector<Candidate> found;
+  for (float limit : {-2.0f, -5.0f, -8.0f, -11.0f, -16.0f, -kInfinity}) {
+    found = at_least(z.data(), n, limit);
+    if (total_weight(found) >= top_p * total) break;
   }
-  return {};
+  cut_to_mass(found, top_p, total);
+  return found;
 }
 
 // min-p, top-k, top-p. Each keeps a run from the front of one order, so the first two only shorten the list.
 std::vector<Candidate> filter(const std::vector<float>& z, const Filters& filters) {
   const auto n = static_cast<std::int64_t>(z.size());
+  if (filters.top_k == 0 && filters.min_p <= 0) return nucleus(z, filters.top_p);
   const float floor = filters.min_p > 0 ? std::min(std::log(filters.min_p), 0.0f) : -kInfinity;
-  if (filters.top_k <= 0 || filters.top_k >= n) {
-    return filters.top_p < 1 ? nucleus(z, floor, filters.top_p) : at_least(z.data(), n, floor);
-  }
-  std::vector<Candidate> found = best(z.data(), n, filters.top_k);
-  while (found.size() > 1 && found.back().value < floor) found.pop_back();
+  std::vector<Candidate> found =
+      filters.top_k ? best(z.data(), n, filters.top_k) : at_least(z.data(), n, floor);
+  while (found.back().value < floor) found.pop_back();  // stops at the best one, whose value is 0
   if (filters.top_p < 1) cut_to_mass(found, filters.top_p, total_weight(found));
   return found;
 }
@@ -83,9 +82,10 @@ std::int32_t sample_row(const SampleArgs& args, std::int64_t row) {
   table().relative_logits(logits, args.vocab, top.value, args.temperature[row], z.data());
   const NoiseKey key{static_cast<std::uint64_t>(args.seed[row]),
                      static_cast<std::uint64_t>(args.position[row])};
-  const Filters filters{args.top_k[row], args.top_p[row], args.min_p[row]};
-  const bool open = filters.top_k <= 0 && filters.top_p >= 1 && filters.min_p <= 0;
-  return open ? table().draw(z.data(), nullptr, args.vocab, key) : draw_among(filter(z, filters), key);
+  const std::int64_t top_k = args.top_k[row] < args.vocab ? std::max(args.top_k[row], 0) : 0;
+  const Filters filters{top_k, args.top_p[row], args.min_p[row]};
+  if (filters.open()) return table().draw(z.data(), nullptr, args.vocab, key);
+  return draw_among(filter(z, filters), key);
 }
 
 void logprobs_row(const LogprobArgs& args, std::int64_t row) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <memory>
 
 #include "kernels/dispatch.h"
 
@@ -16,11 +17,11 @@ bool comes_first(const Candidate& a, const Candidate& b) {
 }
 
 std::vector<Candidate> collect(const float* x, std::int64_t n, float limit) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(n));
-  ids.resize(static_cast<std::size_t>(table().collect_at_least(x, n, limit, ids.data())));
+  const auto ids = std::make_unique_for_overwrite<std::int32_t[]>(static_cast<std::size_t>(n));
+  const std::int64_t count = table().collect_at_least(x, n, limit, ids.get());
   std::vector<Candidate> found;
-  found.reserve(ids.size());
-  for (std::int32_t id : ids) found.push_back({x[id], id});
+  found.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) found.push_back({x[ids[i]], ids[i]});
   return found;
 }
 

@@ -1,11 +1,10 @@
-"""Backends under test, one per instruction set, and comparisons."""
+"""Backends under test, one per instruction set."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
-import torch
 
 from headrace.kernels.cpu import runtime
 from headrace.kernels.ops import Ops
@@ -25,10 +24,3 @@ def cpu(request: pytest.FixtureRequest) -> Iterator[Ops]:
 @pytest.fixture(scope="session")
 def reference() -> Ops:
     return resolve_ops("reference", strict=True)
-
-
-def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal as bit patterns, so that NaN equals NaN and -0 differs from 0."""
-    if a.dtype == torch.float32:
-        a, b = a.contiguous().view(torch.int32), b.contiguous().view(torch.int32)
-    return torch.equal(a, b)

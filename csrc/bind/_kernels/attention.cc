@@ -37,6 +37,7 @@ void paged_attention(Floats<3> q, Floats<4> k_cache, Floats<4> v_cache, Ints<2> 
                            query_start_loc.data(),
                            seq_lens.data(),
                            out.data(),
+                           size_of(q, 0),
                            slices,
                            size_of(block_table, 1),
                            size_of(q, 1),
@@ -57,12 +58,11 @@ void paged_attention(Floats<3> q, Floats<4> k_cache, Floats<4> v_cache, Ints<2> 
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.def(
-      "paged_attention", &paged_attention, nb::arg("q").noconvert(), nb::arg("k_cache").noconvert(),
-      nb::arg("v_cache").noconvert(), nb::arg("block_table").noconvert(),
-      nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(), nb::arg("scale"),
-      nb::arg("window"), nb::arg("out").noconvert(),
-      "Attention of packed rows q (T, Hq, D) to the paged cache; rows beyond the last slice are left alone.");
+  m.def("paged_attention", &paged_attention, nb::arg("q").noconvert(), nb::arg("k_cache").noconvert(),
+        nb::arg("v_cache").noconvert(), nb::arg("block_table").noconvert(),
+        nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(), nb::arg("scale"),
+        nb::arg("window"), nb::arg("out").noconvert(),
+        "Attention of packed rows q (T, Hq, D) to the paged cache; rows beyond the last slice become 0.");
 }
 
 }  // namespace headrace::bind

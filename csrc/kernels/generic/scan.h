@@ -23,14 +23,15 @@ inline RowTop row_top(const float* x, std::int64_t n) {
   return {value, -1};
 }
 
-// Sum of exp(x - top), in sixteen strided sums that are then folded.
+// Sum of exp(x - top): vector i goes to accumulator i mod 4.
 inline float sum_exp(const float* x, std::int64_t n, float top) {
-  Vec acc = zero();
+  Vec acc[4] = {zero(), zero(), zero(), zero()};
   for_vectors(n, [&](std::int64_t i, std::int64_t live) {
     const Vec e = exp(sub(load_live(x + i, live), set1(top)));
-    acc = add(acc, select(lanes_from_to(0, live), e, zero()));
+    Vec& into = acc[i / 16 % 4];
+    into = add(into, select(lanes_from_to(0, live), e, zero()));
   });
-  return sum(acc);
+  return sum(add(add(acc[0], acc[1]), add(acc[2], acc[3])));
 }
 
 // z = (x - top) / temperature: logits relative to the best one.
@@ -38,11 +39,6 @@ inline void relative_logits(const float* x, std::int64_t n, float top, float tem
   for_vectors(n, [&](std::int64_t i, std::int64_t live) {
     store_live(z + i, div(sub(load_live(x + i, live), set1(top)), set1(temperature)), live);
   });
-}
-
-inline void exp_row(const float* x, std::int64_t n, float* y) {
-  for_vectors(
-      n, [&](std::int64_t i, std::int64_t live) { store_live(y + i, exp(load_live(x + i, live)), live); });
 }
 
 // maxima[b] = maximum of x[b * block : (b + 1) * block]; NaN counts as nothing.

@@ -22,7 +22,6 @@ inline constexpr Table make_table(const char* name) {
   t.row_top = row_top;
   t.sum_exp = sum_exp;
   t.relative_logits = relative_logits;
-  t.exp_row = exp_row;
   t.block_maxima = block_maxima;
   t.collect_at_least = collect_at_least;
   t.count_ahead = count_ahead;

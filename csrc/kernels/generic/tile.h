@@ -99,9 +99,10 @@ inline void multiply_panels(Rows a, std::int64_t rows, Panels b, std::int64_t de
       tile.multiply(tile_rows, {b.data + panel * b.panel_stride, b.panel_stride, b.k_stride}, depth);
       tile.each([&](int m, int p, Vec& acc) { store(to + m * out_stride + p * 16, acc); });
     };
-    constexpr int wide = tile_panels(M);
+    constexpr int wide = tile_panels(M), half = wide > 1 ? wide / 2 : 1;
     std::int64_t panel = 0;
     for (; panel + wide <= panels; panel += wide) run(RowCount<wide>{}, panel);
+    for (; panel + half <= panels; panel += half) run(RowCount<half>{}, panel);
     for (; panel < panels; ++panel) run(RowCount<1>{}, panel);
   });
 }

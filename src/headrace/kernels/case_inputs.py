@@ -1,6 +1,7 @@
-"""Inputs of the op cases, each made from a seed alone. Shapes are small and awkward; values are ordinary floats.
+"""Inputs of the op cases, each made from a seed alone. Shapes are small and awkward, values ordinary floats.
 
-Attention inputs put NaN wherever a kernel has no business: null block, unused blocks, slots past a sequence's end.
+Attention inputs put NaN wherever a kernel has no business: in the null block, in blocks that are unused or lie
+before the window, and in slots past a sequence's end.
 """
 
 from __future__ import annotations
@@ -80,8 +81,10 @@ def attention(
     window: int = 0,
     order: int = 0,
 ) -> tuple:
-    """``slices`` lists (rows, sequence length). Keys and values depend on the seed and the sequence only; ``order``
-    shuffles where blocks lie, and ``block_size`` how they are cut, so the result must not change with either."""
+    """``slices`` lists (rows, sequence length). Keys and values depend on the seed and the sequence only.
+
+    ``order`` shuffles where blocks lie, ``block_size`` says how they are cut: no result may change with them.
+    """
     g = generator(seed)
     q = torch.randn(sum(rows for rows, _ in slices), heads[0], d, generator=g)
     lengths = [length for _, length in slices]

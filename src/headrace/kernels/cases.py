@@ -1,7 +1,7 @@
 """The op-case table: one list that drives correctness tests, timings and the support matrix.
 
-A case names an op and builds its arguments from a seed. Nothing here asserts: tests compare, ``time_cases`` measures,
-``support_matrix`` reports.
+A case names an op and builds its arguments from a seed. Nothing here asserts: tests compare, ``time_cases``
+measures, ``support_matrix`` reports.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ from .resolve import BACKENDS, resolve_ops
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``build(seed)`` gives the op's arguments, weights still unpacked. Results agree with the reference within
-    ``atol + rtol * |reference|`` (ids exactly). ``row_args`` are the arguments with one entry per row: on these the
-    op must give each row the same bits alone as among others. ``timed`` cases have sizes worth measuring."""
+    """``build(seed)`` gives the op's arguments, weights still unpacked.
+
+    Results agree with the reference within ``atol + rtol * |reference|`` (ids exactly). ``row_args`` are the
+    arguments with one entry per row: the op must give each row the same bits alone as among others. ``timed``
+    cases have sizes worth measuring.
+    """
 
     name: str
     op: str
@@ -212,8 +215,11 @@ CASES: tuple[Case, ...] = (
 def time_cases(
     backend: str = "cpu", names: Sequence[str] | None = None, repeats: int = 7, seconds: float = 0.02
 ) -> list[dict[str, Any]]:
-    """Time the named cases (default: all timed ones). Each dict has case, op, backend, isa, median_us and best_us of
-    one call, over ``repeats`` runs of at least ``seconds`` each. In-place ops are repeated on their own output."""
+    """Time the named cases (default: all timed ones).
+
+    Each dict has case, op, backend, isa, median_us and best_us of one call, over ``repeats`` runs of at least
+    ``seconds`` each. In-place ops are repeated on their own output.
+    """
     ops = resolve_ops(backend, strict=True)
     chosen = [c for c in CASES if (c.name in names if names is not None else c.timed)]
     return [_time_case(ops, case, repeats, seconds) for case in chosen]
@@ -254,7 +260,7 @@ def _isa(backend: str) -> str:
 
 
 def support_matrix() -> list[dict[str, Any]]:
-    """One dict per op, backend and instruction set: op, backend, isa, supported, cases (how many test it)."""
+    """One dict per op, backend and instruction set: op, backend, isa, supported, cases (that test it)."""
     tested = {name: sum(case.op == name for case in CASES) for name in op_names()}
     return [
         {"op": op, "backend": backend, "isa": isa, "supported": op in own, "cases": tested[op]}
@@ -266,7 +272,7 @@ def support_matrix() -> list[dict[str, Any]]:
 
 
 def _served(backend: str) -> tuple[set[str], list[str]]:
-    """Ops a backend serves itself, and its instruction sets here; nothing and ["-"] when it cannot be loaded."""
+    """Ops a backend serves itself, and its instruction sets; nothing and ["-"] when it cannot be loaded."""
     try:
         ops = resolve_ops(backend)
     except ConfigError:

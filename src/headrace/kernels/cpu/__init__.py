@@ -1,7 +1,7 @@
 """The CPU backend: kernels of the ``_kernels`` extension behind the op interface.
 
-The wrappers only make room for results and put arguments in order; sizes and indices are checked by the extension
-before any work (TypeError, ValueError). Batch invariant to the bit.
+The wrappers only make room for results and put arguments in order; sizes and indices are checked by the
+extension before any work (TypeError, ValueError). Batch invariant to the bit.
 """
 
 from __future__ import annotations

@@ -20,6 +20,6 @@ def paged_attention(
 ) -> Tensor:
     """q (T, Hq, D) -> (T, Hq, D); see ``Ops.paged_attention``. Padding rows come back as zeros."""
     q = q.contiguous()
-    out = torch.zeros_like(q)
+    out = torch.empty_like(q)
     _kernels.paged_attention(q, k_cache, v_cache, block_table, query_start_loc, seq_lens, scale, window, out)
     return out

@@ -1,6 +1,6 @@
 """Weight matrices on the CPU: packed once into column panels, float32.
 
-Other storage (int8, 4-bit) will be further kinds of ``PackedMatrix``; ``linear`` and ``embedding`` stay as they are.
+Other storage (int8, 4-bit) belongs behind the same three functions, as further kinds of packed matrix.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""The CPU kernels' process-wide settings: instruction set and threads. Neither changes a result's bits by threads,
-nor the meaning of a packed weight by instruction set; AVX2 and AVX-512 agree bit for bit, scalar rounds differently.
+"""The CPU kernels' process-wide settings: instruction set and threads.
+
+Threads never change a bit. AVX2 and AVX-512 agree bit for bit, scalar rounds differently. Packed weights suit
+every instruction set.
 """
 
 from __future__ import annotations
