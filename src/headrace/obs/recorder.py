@@ -132,9 +132,9 @@ class Recorder:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def _record(self, kind: Callable[..., Event], **fields: Any) -> None:
+    def _record(self, make: Callable[..., Event], /, **fields: Any) -> None:
         self._last_remarks = None
-        self._write(lambda: kind(t=round(self._clock() - self._start, 6), **fields))
+        self._write(lambda: make(t=round(self._clock() - self._start, 6), **fields))
 
     def _write(self, event: Event | Callable[[], Event]) -> None:
         if self._file is None:
