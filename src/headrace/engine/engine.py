@@ -94,7 +94,9 @@ class Engine:
         """One turn of the loop; returns the news it brought."""
         self._drain()
         plan = self._cadence.plan(self.core)
-        step = self._launch(plan) if plan is not None else None
+        if self._observer:
+            self._observer.planned(plan)  # an empty plan may have preempted someone
+        step = self._launch(plan) if plan.step >= 0 else None
         self._ran = step is not None
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -153,8 +155,6 @@ class Engine:
             self._observer.finished(entry.seq_id, reason)
 
     def _launch(self, plan: StepPlan) -> Step:
-        if self._observer:
-            self._observer.planned(plan)
         step = Step(plan)
         try:
             step.handle = self.worker.launch_forward(plan, self._starts(plan))
@@ -217,6 +217,8 @@ class Engine:
             pending, self._pending = self._pending, None
             self._finish(pending)
         self.worker.close()
+        if self._observer:
+            self._observer.close()
         deltas, self._deltas = self._deltas, []
         return deltas
 
