@@ -1,18 +1,39 @@
 #include "core/allocator.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace headrace::core {
 
+namespace {
+
+// Slot numbers (block * block_size + offset) are 32-bit in every kernel.
+std::int32_t checked_blocks(std::int32_t num_blocks, std::int32_t block_size) {
+  if (block_size < 1 || block_size > kMostOfAnything) throw InvalidField("block_size", "must be at least 1 and sane");
+  if (std::int64_t{num_blocks} * block_size > std::numeric_limits<std::int32_t>::max())
+    throw InvalidField("num_blocks", "num_blocks * block_size must stay below 2^31: slots are 32-bit");
+  return num_blocks;
+}
+
+std::vector<GroupSpec> checked_groups(std::vector<GroupSpec> groups) {
+  if (groups.empty()) throw InvalidField("groups", "at least one KV group is needed");
+  for (const GroupSpec& group : groups) {
+    if (group.kind != GroupKind::kFull && group.kind != GroupKind::kSliding)
+      throw InvalidField("groups", "a kind is 0 (full) or 1 (sliding)");
+    if ((group.kind == GroupKind::kSliding) != (group.window > 0) || group.window > kMostOfAnything)
+      throw InvalidField("groups", "a window (at least 1) belongs to sliding groups and only to them");
+  }
+  return groups;
+}
+
+}  // namespace
+
 Allocator::Allocator(std::int32_t num_blocks, std::int32_t block_size, std::vector<GroupSpec> groups, bool caching,
                      HashKind hash)
-    : block_size_(block_size), groups_(std::move(groups)), pool_(num_blocks, caching), hash_(hash) {
-  if (block_size < 1) throw InvalidField("block_size", "must be at least 1");
-  if (groups_.empty()) throw InvalidField("groups", "at least one KV group is needed");
-  for (const GroupSpec& group : groups_)
-    if ((group.kind == GroupKind::kSliding) != (group.window > 0))
-      throw InvalidField("groups", "a window belongs to sliding groups and only to them");
-}
+    : block_size_(block_size),
+      groups_(checked_groups(std::move(groups))),
+      pool_(checked_blocks(num_blocks, block_size), caching),
+      hash_(hash) {}
 
 std::int32_t Allocator::first_visible(const GroupSpec& group, std::int32_t position) const {
   return group.kind == GroupKind::kFull ? 0 : std::max(0, position - group.window + 1);
@@ -30,34 +51,46 @@ void Allocator::extend_chain(Sequence& seq) {
   }
 }
 
-// One group's answer to "is a prefix of *num_blocks blocks usable?". Shortens *num_blocks to what is. A full group
-// needs every block; a sliding one only those that the next position sees, so it tries the longest first.
-bool Allocator::group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks,
-                          std::vector<BlockId>* out, std::vector<ChainNodePtr>* chain) const {
-  const std::int32_t asked = *num_blocks;
-  for (std::int32_t length = asked; length > 0; --length) {
-    const std::int32_t first = first_visible(groups_[group], length * block_size_) / block_size_;
-    out->assign(length, kNullBlock);
-    chain->assign(seq.chain.begin(), seq.chain.begin() + length);
-    std::int32_t missing = -1;
-    for (std::int32_t i = first; i < length && missing < 0; ++i) {
-      (*out)[i] = pool_.find(seq.chain[i], group, &(*chain)[i]);
-      if ((*out)[i] == kNullBlock) missing = i;
-    }
-    if (missing < 0) {
-      *num_blocks = length;
-      return length == asked;
-    }
-    if (groups_[group].kind == GroupKind::kFull) {
-      out->resize(missing), chain->resize(missing);
-      *num_blocks = missing;
-      return false;
-    }
-    length = missing + 1;  // every length between would see the missing block as well
+// A full group needs every block of the prefix, so the first one missing ends it. Asked again for less, it answers
+// from what it found.
+std::int32_t Allocator::full_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const {
+  std::vector<BlockId>& blocks = hit->blocks[group];
+  if (static_cast<std::int32_t>(blocks.size()) >= asked) {
+    blocks.resize(asked);
+    return asked;
   }
-  out->clear(), chain->clear();
-  *num_blocks = 0;
-  return asked == 0;
+  blocks.clear();
+  hit->chain.assign(seq.chain.begin(), seq.chain.begin() + asked);
+  for (std::int32_t i = 0; i < asked; ++i) {
+    const BlockId block = pool_.find(seq.chain[i], group, &hit->chain[i]);
+    if (block == kNullBlock) break;
+    blocks.push_back(block);
+  }
+  return static_cast<std::int32_t>(blocks.size());
+}
+
+// A sliding group needs only what the next position sees. From the end backwards, so that each block is looked up
+// once: a missing block rules out every end whose window reaches it, and those are the ends behind it.
+std::int32_t Allocator::sliding_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const {
+  std::vector<BlockId>& blocks = hit->blocks[group];
+  blocks.assign(asked, kNullBlock);
+  const auto first_needed = [&](std::int32_t end) { return first_visible(groups_[group], end * block_size_) / block_size_; };
+  std::int32_t end = asked;
+  for (std::int32_t i = asked - 1; i >= first_needed(end); --i) {
+    blocks[i] = pool_.find(seq.chain[i], group);
+    if (blocks[i] == kNullBlock) end = i;
+  }
+  blocks.resize(end);
+  std::fill_n(blocks.begin(), first_needed(end), kNullBlock);
+  return end;
+}
+
+// Shortens *num_blocks to what this group can serve; true when it serves all that was asked.
+bool Allocator::group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const {
+  const std::int32_t asked = *num_blocks;
+  const bool full = groups_[group].kind == GroupKind::kFull;
+  *num_blocks = full ? full_hit(seq, group, asked, hit) : sliding_hit(seq, group, asked, hit);
+  return *num_blocks == asked;
 }
 
 Hit Allocator::find_hit(Sequence& seq) {
@@ -70,21 +103,17 @@ Hit Allocator::find_hit(Sequence& seq) {
   // Each group may shorten the prefix, and a shorter one asks the others anew: repeat until all agree.
   for (bool agreed = false; !agreed && length > 0;) {
     agreed = true;
-    for (std::int32_t g = 0; g < num_groups(); ++g) {
-      std::vector<ChainNodePtr> chain;
-      agreed = group_hit(seq, g, &length, &hit.blocks[g], &chain) && agreed;
-      if (groups_[g].kind == GroupKind::kFull) hit.chain = std::move(chain);
-    }
+    for (std::int32_t g = 0; g < num_groups(); ++g) agreed = group_hit(seq, g, &length, &hit) && agreed;
   }
   if (length == 0)
     for (auto& blocks : hit.blocks) blocks.clear();
   hit.num_tokens = length * block_size_;
-  if (static_cast<std::int32_t>(hit.chain.size()) > length) hit.chain.resize(length);
+  hit.chain.resize(std::min<std::size_t>(hit.chain.size(), length));
   return hit;
 }
 
-std::int32_t Allocator::peak_blocks(std::int32_t num_tokens, std::int32_t slice) const {
-  std::int32_t total = 0;
+std::int64_t Allocator::peak_blocks(std::int32_t num_tokens, std::int32_t slice) const {
+  std::int64_t total = 0;
   for (const GroupSpec& group : groups_) {
     std::int32_t blocks = ceil_div(num_tokens, block_size_);
     if (group.kind == GroupKind::kSliding)

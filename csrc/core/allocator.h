@@ -26,10 +26,12 @@ class Allocator {
   BlockPool& pool() { return pool_; }
   const BlockPool& pool() const { return pool_; }
 
-  // The longest usable prefix. At least one token is left to compute. No side effect on the pool.
+  // The longest usable prefix. At least one token is left to compute. No side effect on the pool; the sequence's
+  // chain may come to share nodes with what the pool holds.
   Hit find_hit(Sequence& seq);
-  // Blocks held at once, over all groups, by a sequence of `num_tokens` that is computed in slices of `slice`.
-  std::int32_t peak_blocks(std::int32_t num_tokens, std::int32_t slice) const;
+  // Blocks held at once, over all groups, by a sequence of `num_tokens` of which `slice` at most are planned, in
+  // flight or asked for ahead at any time.
+  std::int64_t peak_blocks(std::int32_t num_tokens, std::int32_t slice) const;
   // The longest sequence that fits into an empty pool.
   std::int32_t capacity_tokens(std::int32_t slice) const;
   // Gives `seq` blocks for its computed tokens + `num_new` + `lookahead`, after releasing what its windows have
@@ -48,8 +50,9 @@ class Allocator {
  private:
   // First position that a computation starting at `position` reads in this group.
   std::int32_t first_visible(const GroupSpec& group, std::int32_t position) const;
-  bool group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks,
-                 std::vector<BlockId>* out, std::vector<ChainNodePtr>* chain) const;
+  bool group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const;
+  std::int32_t full_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
+  std::int32_t sliding_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
   void release_behind_windows(Sequence& seq);
 
   std::int32_t block_size_;

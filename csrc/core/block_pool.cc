@@ -1,5 +1,7 @@
 #include "core/block_pool.h"
 
+#include <tuple>
+
 namespace headrace::core {
 
 BlockPool::BlockPool(std::int32_t num_blocks, bool caching) : caching_(caching) {
@@ -28,7 +30,7 @@ void BlockPool::link_after(BlockId place, BlockId block) {
 }
 
 std::vector<BlockId> BlockPool::allocate(std::int32_t count) {
-  if (count > num_free_) throw std::logic_error("block pool: allocation beyond the free blocks");
+  if (count < 0 || count > num_free_) throw std::logic_error("block pool: allocation beyond the free blocks");
   std::vector<BlockId> out;
   out.reserve(count);
   for (std::int32_t i = 0; i < count; ++i) {
@@ -43,10 +45,9 @@ std::vector<BlockId> BlockPool::allocate(std::int32_t count) {
 }
 
 void BlockPool::touch(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) {
-    if (block == kNullBlock) continue;
-    if (blocks_.at(block).ref_count++ == 0) unlink(block);
-  }
+  for (const BlockId block : blocks) std::ignore = blocks_.at(block);  // a bad one throws before anything changes
+  for (const BlockId block : blocks)
+    if (block != kNullBlock && blocks_[block].ref_count++ == 0) unlink(block);
 }
 
 void BlockPool::check_returns(std::span<const BlockId> blocks) {
@@ -80,6 +81,7 @@ void BlockPool::free(std::span<const BlockId> blocks) {
 
 ChainNodePtr BlockPool::name(BlockId block, const ChainNodePtr& node, std::int32_t group) {
   Block& b = blocks_.at(block);
+  if (b.ref_count == 0) throw std::logic_error("block pool: only a block in use can be named");
   if (!caching_ || b.node) return node;
   b.node = index_.insert(node, group, block);
   b.group = group;

@@ -26,13 +26,15 @@ class BlockPool {
   // Pops `count` blocks from the head of the free queue, each with one reference and no content.
   // Throws std::logic_error when fewer are free: callers ask num_free() first.
   std::vector<BlockId> allocate(std::int32_t count);
-  // One more reference for each block; a free one leaves the free queue. Null blocks are passed over.
+  // One more reference for each block; a free one leaves the free queue. Null blocks are passed over. Throws
+  // std::out_of_range and changes nothing when a block does not exist.
   void touch(std::span<const BlockId> blocks);
   // One reference less for each block, in the given order. Blocks that reach zero join the free queue: named ones
   // at the tail (pass a chain in reverse so that its deepest block is reused first), unnamed or evict-first ones at
   // the head. Throws std::logic_error and changes nothing when a block has fewer references than the call returns.
   void free(std::span<const BlockId> blocks);
-  // Names the content of a block that is in use. Returns the canonical node. No effect when caching is off.
+  // Names the content of a block that is in use (std::logic_error otherwise: a free block's content is not being
+  // written by anyone). Returns the canonical node. No effect when caching is off or the block has a name.
   ChainNodePtr name(BlockId block, const ChainNodePtr& node, std::int32_t group);
   // Takes a name back; a free block moves to the head of the free queue.
   void forget(BlockId block);

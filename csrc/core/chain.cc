@@ -61,8 +61,9 @@ std::string encode_extras(const ExtraKeys& keys, std::int32_t start, std::int32_
   };
   if (!keys.adapter.empty()) pair("adapter", keys.adapter);
   for (const MediaItem& item : keys.media) {
-    if (item.start >= start + size || item.start + item.length <= start) continue;
-    put_array(items, 3), put_text(items, "mm"), put_text(items, item.id), put_int(items, item.start - start);
+    const std::int64_t item_end = std::int64_t{item.start} + item.length;
+    if (item.start >= std::int64_t{start} + size || item_end <= start) continue;
+    put_array(items, 3), put_text(items, "mm"), put_text(items, item.id), put_int(items, std::int64_t{item.start} - start);
     ++count;
   }
   if (start == 0 && !keys.salt.empty()) pair("salt", keys.salt);
@@ -102,13 +103,14 @@ ChainNodePtr make_node(ChainNodePtr parent, std::span<const Token> tokens, std::
   return node;
 }
 
-bool same_content(const ChainNodePtr& a, const ChainNodePtr& b) {
-  const ChainNode* left = a.get();
-  const ChainNode* right = b.get();
+bool same_content(const ChainNodePtr& held, const ChainNodePtr& other) {
+  const ChainNode* left = held.get();
+  const ChainNode* right = other.get();
   while (left != right) {
     if (!left || !right || left->tokens != right->tokens || left->extras != right->extras) return false;
     left = left->parent.get(), right = right->parent.get();
   }
+  if (held != other) other->parent = held->parent;
   return true;
 }
 

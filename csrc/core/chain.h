@@ -23,7 +23,7 @@ struct ChainNode {
   Digest digest{};
   std::vector<Token> tokens;
   std::string extras;  // canonical CBOR, empty when there are none
-  mutable ChainNodePtr parent;
+  mutable ChainNodePtr parent;  // may be exchanged for an equal node, so that equal chains share their ancestors
 };
 
 // A multimodal item: its content id and the positions [start, start + length) it fills.
@@ -57,7 +57,9 @@ Digest hash_block(const Digest& parent, std::span<const Token> tokens, const std
 
 ChainNodePtr make_node(ChainNodePtr parent, std::span<const Token> tokens, std::string extras, HashKind kind);
 
-// Content equality, up the whole chain; stops early where nodes are shared.
-bool same_content(const ChainNodePtr& a, const ChainNodePtr& b);
+// Content equality, up the whole chain; stops early where nodes are shared. Equal chains share their ancestors
+// afterwards (`other` takes over those of `held`), so that walking up a chain block by block costs one comparison a
+// block and not one per pair of blocks.
+bool same_content(const ChainNodePtr& held, const ChainNodePtr& other);
 
 }  // namespace headrace::core

@@ -1,7 +1,9 @@
 #include "core/pack.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
+#include <unordered_set>
 
 namespace headrace::core {
 namespace {
@@ -16,7 +18,18 @@ std::int32_t sum(std::span<const std::int32_t> values) {
   return total;
 }
 
+// Offsets that cut `size` entries into `rows` rows.
+bool cuts(std::span<const std::int32_t> offsets, std::size_t rows, std::size_t size) {
+  return offsets.size() == rows + 1 && offsets.front() == 0 && offsets.back() == static_cast<std::int64_t>(size) &&
+         std::is_sorted(offsets.begin(), offsets.end());
+}
+
 }  // namespace
+
+RowTable::RowTable(std::int32_t block_size, std::int32_t num_groups) : block_size_(block_size), num_groups_(num_groups) {
+  require(block_size >= 1, "block_size", "must be at least 1");
+  require(num_groups >= 1, "num_groups", "must be at least 1");
+}
 
 const RowTable::Row& RowTable::row(SeqId id) const {
   const auto it = rows_.find(id);
@@ -34,24 +47,63 @@ void RowTable::append(SeqId id, std::span<const Token> tokens) {
   if (it != rows_.end()) it->second.tokens.insert(it->second.tokens.end(), tokens.begin(), tokens.end());
 }
 
-void RowTable::apply(const PlanView& plan) {
-  const std::size_t rows = plan.seq_ids.size() * num_groups_;
-  require(plan.fresh_offsets.size() == plan.fresh_slices.size() + 1, "fresh_offsets", "does not fit fresh_slices");
-  require(plan.block_starts.size() == rows && plan.block_offsets.size() == rows + 1, "block_offsets",
+// Everything about a plan that can be told without the rows held. A plan may have come over a wire.
+void RowTable::check_shape(const PlanView& plan) const {
+  const std::size_t count = plan.seq_ids.size(), rows = count * num_groups_;
+  require(plan.num_scheduled.size() == count && plan.num_computed.size() == count && plan.num_drafts.size() == count &&
+              plan.samples.size() == count,
+          "num_scheduled", "per-slice arrays differ in length");
+  std::int64_t drafts = 0;
+  for (std::size_t s = 0; s < count; ++s) {
+    require(plan.num_scheduled[s] >= 1 && plan.num_scheduled[s] <= kMostOfAnything, "num_scheduled", "out of range");
+    require(plan.num_computed[s] >= 0 && plan.num_computed[s] <= kMostOfAnything, "num_computed", "out of range");
+    require(plan.num_drafts[s] >= 0 && plan.num_drafts[s] < plan.num_scheduled[s], "num_drafts", "out of range");
+    drafts += plan.num_drafts[s];
+  }
+  require(drafts == static_cast<std::int64_t>(plan.draft_tokens.size()), "draft_tokens", "does not fit num_drafts");
+  require(cuts(plan.fresh_offsets, plan.fresh_slices.size(), plan.fresh_tokens.size()), "fresh_offsets",
+          "does not fit fresh_slices");
+  for (const std::int32_t slice : plan.fresh_slices)
+    require(slice >= 0 && static_cast<std::size_t>(slice) < count, "fresh_slices", "names a slice that is not there");
+  require(plan.block_starts.size() == rows && cuts(plan.block_offsets, rows, plan.block_ids.size()), "block_offsets",
           "does not fit slices x groups");
+  const std::int32_t most = std::numeric_limits<std::int32_t>::max() / block_size_;
+  for (const std::int32_t block : plan.block_ids)
+    require(block >= 0 && block < most, "block_ids", "out of range");  // its slots must be 32-bit
+}
+
+// What the plan takes for granted of the rows held.
+void RowTable::check_rows(const PlanView& plan) const {
+  std::unordered_set<SeqId> dropped(plan.dropped.begin(), plan.dropped.end()), fresh, seen;
+  for (const std::int32_t slice : plan.fresh_slices) fresh.insert(plan.seq_ids[slice]);
+  for (std::size_t s = 0; s < plan.seq_ids.size(); ++s) {
+    const SeqId id = plan.seq_ids[s];
+    require(seen.insert(id).second, "seq_ids", "sequence " + std::to_string(id) + " has two slices");
+    const bool is_fresh = fresh.count(id) > 0;
+    require(is_fresh || (rows_.count(id) && !dropped.count(id)), "seq_ids",
+            "sequence " + std::to_string(id) + " was never introduced");
+    for (std::int32_t g = 0; g < num_groups_; ++g) {
+      const std::size_t held = is_fresh ? 0 : row(id).blocks[g].size();
+      const std::int32_t start = plan.block_starts[s * num_groups_ + g];
+      require(start >= 0 && static_cast<std::size_t>(start) <= held, "block_starts", "leaves a gap");
+    }
+  }
+}
+
+void RowTable::apply(const PlanView& plan) {
+  check_shape(plan);
+  check_rows(plan);
   for (const SeqId id : plan.dropped) rows_.erase(id), previous_.erase(id);
   for (std::size_t f = 0; f < plan.fresh_slices.size(); ++f) {
-    const auto slice = static_cast<std::size_t>(plan.fresh_slices[f]);
-    require(slice < plan.seq_ids.size(), "fresh_slices", "names a slice that is not there");
-    Row& fresh = rows_[plan.seq_ids[slice]];
+    const SeqId id = plan.seq_ids[plan.fresh_slices[f]];
     const auto tokens = plan.fresh_tokens.subspan(plan.fresh_offsets[f], plan.fresh_offsets[f + 1] - plan.fresh_offsets[f]);
+    Row& fresh = rows_[id];
     fresh.tokens.assign(tokens.begin(), tokens.end());
     fresh.blocks.assign(num_groups_, {});
+    previous_.erase(id);
   }
-  for (std::size_t i = 0; i < rows; ++i) {
-    row(plan.seq_ids[i / num_groups_]);
-    auto& blocks = rows_[plan.seq_ids[i / num_groups_]].blocks[i % num_groups_];
-    require(plan.block_starts[i] <= static_cast<std::int32_t>(blocks.size()), "block_starts", "leaves a gap");
+  for (std::size_t i = 0; i < plan.block_starts.size(); ++i) {
+    auto& blocks = rows_.at(plan.seq_ids[i / num_groups_]).blocks[i % num_groups_];
     blocks.resize(plan.block_starts[i]);
     const auto more = plan.block_ids.subspan(plan.block_offsets[i], plan.block_offsets[i + 1] - plan.block_offsets[i]);
     blocks.insert(blocks.end(), more.begin(), more.end());
@@ -70,11 +122,11 @@ std::int32_t RowTable::num_logits(const PlanView& plan) {
 }
 
 // Input ids of one slice: known tokens, then drafts; what a step in flight is still sampling stays unknown.
-void RowTable::pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first) {
+void RowTable::pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first,
+                           std::int32_t draft_base) const {
   const Row& r = row(plan.seq_ids[slice]);
   const std::int32_t start = plan.num_computed[slice], q = plan.num_scheduled[slice];
   const std::int32_t drafts = plan.num_drafts[slice];
-  const std::int32_t draft_base = sum(plan.num_drafts.first(slice));
   for (std::int32_t i = 0; i < q; ++i) {
     const std::int32_t position = start + i;
     const bool is_draft = i >= q - drafts;
@@ -102,12 +154,14 @@ void RowTable::pack_blocks(const Row& r, const PackBuffers& out, std::size_t sli
     std::fill(table.begin() + static_cast<std::ptrdiff_t>(blocks.size()), table.end(), kNullBlock);
     for (std::int32_t i = 0; i < length; ++i) {
       const std::int32_t p = position + i;
+      require(blocks[p / block_size_] != kNullBlock, "block_ids", "a slice writes where no block is held");
       out.slots[g * num_tokens + first + i] = blocks[p / block_size_] * block_size_ + p % block_size_;
     }
   }
 }
 
 void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
+  check_shape(plan);
   const std::size_t num_slices = plan.seq_ids.size();
   const auto num_tokens = static_cast<std::size_t>(sum(plan.num_scheduled));
   require(out.input_ids.size() == num_tokens && out.positions.size() == num_tokens &&
@@ -118,12 +172,12 @@ void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
               out.block_tables.size() == num_slices * num_groups_ * out.max_blocks && out.max_blocks >= max_blocks(plan),
           "buffers", "do not fit the plan");
   std::unordered_map<SeqId, std::int32_t> order;
-  std::int32_t first = 0, logits = 0;
+  std::int32_t first = 0, logits = 0, draft_base = 0;
   out.query_start_loc[0] = 0;
   for (std::size_t s = 0; s < num_slices; ++s) {
     const SeqId id = plan.seq_ids[s];
     const std::int32_t q = plan.num_scheduled[s];
-    pack_tokens(plan, out, s, first);
+    pack_tokens(plan, out, s, first, draft_base);
     pack_blocks(row(id), out, s, first, plan.num_computed[s], q, num_slices);
     out.query_start_loc[s + 1] = first + q;
     out.seq_lens[s] = plan.num_computed[s] + q;
@@ -132,7 +186,7 @@ void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
     const auto before = previous_.find(id);
     out.prev_positions[s] = before == previous_.end() ? -1 : before->second;
     order[id] = static_cast<std::int32_t>(s);
-    first += q;
+    first += q, draft_base += plan.num_drafts[s];
   }
   previous_ = std::move(order);
 }

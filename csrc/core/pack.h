@@ -40,10 +40,11 @@ struct PlanView {
 
 class RowTable {
  public:
-  RowTable(std::int32_t block_size, std::int32_t num_groups) : block_size_(block_size), num_groups_(num_groups) {}
+  // Both at least 1; throws InvalidField.
+  RowTable(std::int32_t block_size, std::int32_t num_groups);
 
-  // Takes over what a plan tells of rows: drops, new rows, more blocks. Throws InvalidField on a plan that does not
-  // fit what is held.
+  // Takes over what a plan tells of rows: drops, new rows, more blocks. Throws InvalidField, and changes nothing, on
+  // a plan that is not sound in itself or does not fit what is held.
   void apply(const PlanView& plan);
   // Longest block table among the plan's slices; at least 1.
   std::int32_t max_blocks(const PlanView& plan) const;
@@ -64,7 +65,10 @@ class RowTable {
   };
 
   const Row& row(SeqId id) const;
-  void pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first);
+  void check_shape(const PlanView& plan) const;
+  void check_rows(const PlanView& plan) const;
+  void pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first,
+                   std::int32_t draft_base) const;
   void pack_blocks(const Row& row, const PackBuffers& out, std::size_t slice, std::int32_t first,
                    std::int32_t position, std::int32_t length, std::size_t num_slices) const;
 

@@ -17,7 +17,8 @@ Slice clip_need(Sequence& seq, std::int32_t need, const Limits& limits, const Bu
   if (limits.long_prefill_threshold > 0) limit(limits.long_prefill_threshold, Clip::kLongPrefill);
   limit(left.tokens, Clip::kTokenBudget);
   limit(left.inputs - limits.draft_slots, Clip::kInputBudget);
-  limit(limits.max_model_len - 1 - seq.ledger.num_computed(), Clip::kModelLength);
+  // The last token a sequence may have is never an input; drafts beyond it could not be emitted.
+  limit(seq.length_limit(limits.max_model_len) - 1 - seq.ledger.num_computed(), Clip::kModelLength);
   return slice;
 }
 
@@ -93,8 +94,8 @@ std::int32_t missing_for_all(const PlanContext& context, const Sequence& seq, co
   std::int32_t held = 0;
   for (const auto& blocks : hit.blocks)
     for (const BlockId block : blocks) held += block != kNullBlock && !allocator.pool().is_free(block);
-  const std::int32_t peak = allocator.peak_blocks(seq.ledger.num_tokens(), 2 * context.limits.token_budget);
-  return peak - held - (allocator.pool().num_free() - context.limits.watermark_blocks);
+  const std::int64_t peak = allocator.peak_blocks(seq.ledger.num_tokens(), context.limits.most_in_flight());
+  return static_cast<std::int32_t>(peak - held - (allocator.pool().num_free() - context.limits.watermark_blocks));
 }
 
 // Admits one waiting sequence. False when it blocks those behind it.

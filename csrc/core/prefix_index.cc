@@ -7,23 +7,28 @@ BlockId PrefixIndex::find(const ChainNodePtr& node, std::int32_t group, ChainNod
   for (auto it = first; it != last; ++it) {
     if (!same_content(it->second.node, node)) continue;
     if (canonical) *canonical = it->second.node;
-    return it->second.block;
+    return *it->second.blocks.begin();
   }
   return kNullBlock;
 }
 
 ChainNodePtr PrefixIndex::insert(const ChainNodePtr& node, std::int32_t group, BlockId block) {
-  ChainNodePtr held = node;
-  find(node, group, &held);
-  entries_.emplace(Key{held->digest, group}, Entry{held, block});
-  return held;
+  const Key key{node->digest, group};
+  const auto [first, last] = entries_.equal_range(key);
+  for (auto it = first; it != last; ++it) {
+    if (!same_content(it->second.node, node)) continue;
+    it->second.blocks.insert(block);
+    return it->second.node;
+  }
+  entries_.emplace(key, Entry{node, {block}});
+  return node;
 }
 
 void PrefixIndex::erase(const ChainNodePtr& node, std::int32_t group, BlockId block) {
   const auto [first, last] = entries_.equal_range({node->digest, group});
   for (auto it = first; it != last; ++it) {
-    if (it->second.block != block) continue;
-    entries_.erase(it);
+    if (it->second.blocks.erase(block) == 0) continue;
+    if (it->second.blocks.empty()) entries_.erase(it);
     return;
   }
 }

@@ -1,6 +1,7 @@
 #include "core/scheduler.h"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace headrace::core {
 namespace {
@@ -9,56 +10,20 @@ bool contains(const std::vector<Token>& tokens, Token token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
 
-SchedulerConfig checked(SchedulerConfig config) {
-  const Limits& l = config.limits;
-  const auto positive = [](const char* field, std::int64_t value) {
-    if (value < 1) throw InvalidField(field, "must be at least 1");
-  };
-  const auto natural = [](const char* field, std::int64_t value) {
-    if (value < 0) throw InvalidField(field, "must not be negative");
-  };
-  positive("token_budget", l.token_budget), positive("max_seqs", l.max_seqs);
-  positive("max_model_len", l.max_model_len - 1), positive("input_budget", l.input_budget - l.draft_slots);
-  natural("draft_slots", l.draft_slots), natural("lookahead", l.lookahead);
-  natural("long_prefill_threshold", l.long_prefill_threshold), natural("watermark_blocks", l.watermark_blocks);
-  return config;
-}
-
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config)
-    : config_(checked(std::move(config))),
+    : config_(checked_config(std::move(config))),
       allocator_(config_.num_blocks, config_.block_size, config_.groups, config_.prefix_caching, config_.hash),
       queues_(config_.limits.priority) {}
-
-void Scheduler::check(const SequenceSpec& spec) const {
-  const Limits& limits = config_.limits;
-  if (sequences_.count(spec.id)) throw InvalidField("id", std::to_string(spec.id) + " is already in use");
-  if (spec.prompt.empty()) throw InvalidField("prompt", "must hold at least one token");
-  for (const Token token : spec.prompt)
-    if (token < 0) throw InvalidField("prompt", "token ids must not be negative");
-  const auto length = static_cast<std::int64_t>(spec.prompt.size());
-  if (length >= limits.max_model_len)
-    throw InvalidField("prompt", std::to_string(length) + " tokens leave no room to generate within the context of " +
-                                     std::to_string(limits.max_model_len));
-  if (spec.max_tokens < 1) throw InvalidField("max_tokens", "must be at least 1");
-  if (spec.min_tokens < 0 || spec.min_tokens > spec.max_tokens)
-    throw InvalidField("min_tokens", "must lie between 0 and max_tokens");
-  const auto limit = std::min<std::int64_t>(limits.max_model_len, length + spec.max_tokens);
-  const std::int32_t blocks =
-      allocator_.peak_blocks(static_cast<std::int32_t>(limit) + limits.lookahead, 2 * limits.token_budget);
-  if (blocks > allocator_.pool().num_blocks())
-    throw InvalidField("max_tokens", "prompt and output may need " + std::to_string(blocks) +
-                                         " KV blocks, the pool has " + std::to_string(allocator_.pool().num_blocks()));
-}
 
 void Scheduler::add(SequenceSpec spec) {
   check(spec);
   const SeqId id = spec.id;
   auto seq = std::make_unique<Sequence>(std::move(spec), allocator_.num_groups());
   seq->num_sent.assign(allocator_.num_groups(), 0);
-  queues_.push_waiting(seq.get());
-  sequences_.emplace(id, std::move(seq));
+  Sequence* added = sequences_.emplace(id, std::move(seq)).first->second.get();
+  queues_.push_waiting(added);
 }
 
 const Sequence* Scheduler::find(SeqId id) const {
@@ -89,6 +54,8 @@ void Scheduler::set_ready(SeqId id, bool ready) {
 }
 
 void Scheduler::set_drafts(SeqId id, std::vector<Token> drafts) {
+  for (const Token token : drafts)
+    if (token < 0) throw InvalidField("drafts", "token ids must not be negative");
   const auto it = sequences_.find(id);
   if (it != sequences_.end()) it->second->drafts = std::move(drafts);
 }
@@ -103,6 +70,11 @@ std::vector<SeqId> Scheduler::waiting_ids() const {
   std::vector<SeqId> out;
   for (const Sequence* seq : queues_.waiting()) out.push_back(seq->id());
   return out;
+}
+
+std::int32_t Scheduler::capacity_tokens() const {
+  const Limits& limits = config_.limits;
+  return std::max(0, allocator_.capacity_tokens(limits.most_in_flight()) - limits.lookahead);
 }
 
 void Scheduler::preempt(Sequence& seq, StaleMode mode, StepPlan* plan) {
@@ -126,7 +98,7 @@ void Scheduler::settle(const Slice& slice, Step& step) {
   seq.drafts.resize(slice.drafts);
   const std::int32_t promised = seq.ledger.advance(slice.q, slice.drafts);
   seq.in_flight.push_back({step.id, slice.q, promised, false});
-  step.slices.push_back({seq.id(), slice.q});
+  step.slices.push_back({seq.id(), slice.q, promised});
   const std::int32_t known = std::min(seq.ledger.num_computed(), seq.ledger.num_tokens());
   const std::vector<BlockId> named = allocator_.name_blocks(seq, known);
   step.fenced.insert(step.fenced.end(), named.begin(), named.end());
@@ -192,10 +164,12 @@ void Scheduler::write_blocks(Sequence& seq, StepPlan& plan) {
   }
 }
 
-Scheduler::Step* Scheduler::find_step(StepId id) {
-  for (Step& step : steps_)
-    if (step.id == id) return &step;
-  throw std::logic_error("scheduler: step " + std::to_string(id) + " is not in flight");
+const Scheduler::Step& Scheduler::front_step(StepId id) const {
+  if (!steps_.empty() && steps_.front().id == id) return steps_.front();
+  const bool known = std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) { return step.id == id; });
+  throw std::logic_error("scheduler: step " + std::to_string(id) +
+                         (known ? " is not the oldest in flight: steps return in the order they were planned"
+                                : " is not in flight"));
 }
 
 // The end rules, in the order they are documented: end-of-sequence (unless ignored or too early), stop ids, lengths.
@@ -218,13 +192,21 @@ std::vector<Token> Scheduler::append(Sequence& seq, std::span<const Token> token
   return kept;
 }
 
+// The sequence a slice was planned for, if it still waits for this very result. A sequence that has ended is gone,
+// and one that took over its id since has not planned this step.
+Sequence* Scheduler::waits_for(const Planned& planned, StepId step) const {
+  const auto it = sequences_.find(planned.id);
+  if (it == sequences_.end()) return nullptr;
+  const auto& in_flight = it->second->in_flight;
+  return !in_flight.empty() && in_flight.front().step == step ? it->second.get() : nullptr;
+}
+
 Scheduler::Emission Scheduler::absorb(const Planned& planned, StepId step, std::int32_t num_valid,
                                       std::span<const Token> tokens) {
   Emission out;
-  const auto it = sequences_.find(planned.id);
-  if (it == sequences_.end() || it->second->in_flight.empty() || it->second->in_flight.front().step != step)
-    return out;
-  Sequence& seq = *it->second;
+  Sequence* found = waits_for(planned, step);
+  if (!found) return out;
+  Sequence& seq = *found;
   const InFlight flight = seq.in_flight.front();
   seq.in_flight.pop_front();
   if (flight.stale) {
@@ -244,19 +226,11 @@ Scheduler::Emission Scheduler::absorb(const Planned& planned, StepId step, std::
 
 CommitResult Scheduler::commit(StepId id, std::span<const std::int32_t> num_valid,
                                std::span<const std::int32_t> offsets, std::span<const Token> tokens) {
-  const Step* step = find_step(id);
-  const std::size_t count = step->slices.size();
-  if (num_valid.size() != count || offsets.size() != count + 1 || offsets.front() != 0 ||
-      offsets.back() != static_cast<std::int32_t>(tokens.size()) || !std::is_sorted(offsets.begin(), offsets.end()))
-    throw InvalidField("result", "its arrays do not fit the step's slices");
-  for (std::size_t i = 0; i < count; ++i)
-    if (num_valid[i] < 0 || num_valid[i] > step->slices[i].q)
-      throw InvalidField("num_valid", "must lie between 0 and the slice's tokens");
-  if (step != &steps_.front()) throw std::logic_error("scheduler: steps return in the order they were planned");
+  check_result(front_step(id), num_valid, offsets, tokens);
   const Step done = std::move(steps_.front());
   steps_.pop_front();
   CommitResult result;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < done.slices.size(); ++i) {
     const auto row = tokens.subspan(offsets[i], offsets[i + 1] - offsets[i]);
     const Emission emission = absorb(done.slices[i], id, num_valid[i], row);
     result.seq_ids.push_back(done.slices[i].id);
@@ -268,20 +242,28 @@ CommitResult Scheduler::commit(StepId id, std::span<const std::int32_t> num_vali
   return result;
 }
 
-// Steps after the failed one read what it should have written, so they are void too. Every sequence that touched a
-// block named by them was admitted in one of them, so going through their slices finds all.
-std::vector<SeqId> Scheduler::fail(StepId id) {
-  const Step failed = *find_step(id);
-  if (failed.id != steps_.front().id) throw std::logic_error("scheduler: steps return in the order they were planned");
+// Takes back the names that steps in flight gave, and every sequence in those steps: steps after the failed one read
+// what it should have written. Every sequence that touched a block they named was admitted in one of them, so going
+// through their slices finds all.
+void Scheduler::void_steps_in_flight() {
+  std::unordered_set<SeqId> touched;
   for (Step& step : steps_) {
     for (const BlockId block : step.fenced) allocator_.pool().forget(block);
     step.fenced.clear();
-    for (const Planned& planned : step.slices) {
-      const auto it = sequences_.find(planned.id);
-      if (it != sequences_.end() && it->second->status == Status::kRunning)
-        preempt(*it->second, StaleMode::kDrop, nullptr);
-    }
+    for (const Planned& planned : step.slices) touched.insert(planned.id);
   }
+  const std::vector<Sequence*> running = queues_.running();
+  for (auto it = running.rbegin(); it != running.rend(); ++it)  // tail first: waiting keeps their order
+    if (touched.count((*it)->id())) preempt(**it, StaleMode::kDrop, nullptr);
+  for (const SeqId id : touched) {  // also those preempted before, whose later results would still be delivered
+    const auto it = sequences_.find(id);
+    if (it != sequences_.end()) it->second->stale_mode = StaleMode::kDrop;
+  }
+}
+
+std::vector<SeqId> Scheduler::fail(StepId id) {
+  const Step failed = front_step(id);
+  void_steps_in_flight();
   steps_.pop_front();
   std::vector<SeqId> alive;
   for (const Planned& planned : failed.slices)

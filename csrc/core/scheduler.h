@@ -21,6 +21,9 @@ struct SchedulerConfig {
   Limits limits;
 };
 
+// The configuration with input_budget filled in. Throws InvalidField naming the knob.
+SchedulerConfig checked_config(SchedulerConfig config);
+
 // What became of a slice's result.
 enum class Outcome : std::uint8_t {
   kCommitted = 0,
@@ -56,12 +59,14 @@ class Scheduler {
   // Ends a sequence at once; results still in flight for it will be reported as gone. False when unknown.
   bool finish(SeqId id);
   void set_ready(SeqId id, bool ready);
-  // Speculated continuation to verify in the next step. Ignored for unknown sequences.
+  // Speculated continuation to verify in the next step. Ignored for unknown sequences. Throws InvalidField.
   void set_drafts(SeqId id, std::vector<Token> drafts);
 
   // The next step, empty (no slices) when nothing can run.
   StepPlan plan(StepKind kind);
-  // The result of a step: per slice how many rows stand, and offsets/tokens emitted.
+  // The result of a step: per slice how many rows stand, and offsets/tokens emitted. A slice that samples emits one
+  // token more than the drafts it accepted, or none when its row could not be sampled: then the caller must finish
+  // the sequence. Other slices emit nothing. Throws InvalidField, and changes nothing, on a result that does not fit.
   CommitResult commit(StepId step, std::span<const std::int32_t> num_valid, std::span<const std::int32_t> offsets,
                       std::span<const Token> tokens);
   // The step did not run, or not wholly: names it gave to blocks are taken back, its sequences (and those of later
@@ -77,6 +82,8 @@ class Scheduler {
   std::size_t num_steps_in_flight() const { return steps_.size(); }
   std::vector<SeqId> running_ids() const;
   std::vector<SeqId> waiting_ids() const;
+  // The longest sequence, prompt and output, that the pool can hold at all; add() refuses longer ones.
+  std::int32_t capacity_tokens() const;
   Allocator& allocator() { return allocator_; }
   const Allocator& allocator() const { return allocator_; }
   const Stats& stats() const { return stats_; }
@@ -86,6 +93,7 @@ class Scheduler {
   struct Planned {
     SeqId id;
     std::int32_t q;
+    std::int32_t promised;
   };
   struct Step {
     StepId id;
@@ -99,6 +107,10 @@ class Scheduler {
   };
 
   void check(const SequenceSpec& spec) const;
+  void check_room(const SequenceSpec& spec) const;
+  void check_result(const Step& step, std::span<const std::int32_t> num_valid,
+                    std::span<const std::int32_t> offsets, std::span<const Token> tokens) const;
+  void check_row(const Step& step, std::size_t slice, std::int32_t num_valid, std::int32_t emitted) const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);
   void write_slice(const Slice& slice, StepPlan& plan);
@@ -107,7 +119,9 @@ class Scheduler {
   std::vector<Token> append(Sequence& seq, std::span<const Token> tokens, Finish* finish) const;
   Finish ended(const Sequence& seq, Token token) const;
   void retire(Sequence& seq);
-  Step* find_step(StepId id);
+  const Step& front_step(StepId id) const;
+  Sequence* waits_for(const Planned& planned, StepId step) const;
+  void void_steps_in_flight();
 
   SchedulerConfig config_;
   Allocator allocator_;

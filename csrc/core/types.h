@@ -2,6 +2,7 @@
 // Enumeration values cross the binding; Python's contract/ mirrors them and a test holds both equal.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,8 @@ using Token = std::int32_t;
 
 inline constexpr BlockId kNullBlock = 0;  // stands where a block is not held; never handed out
 inline constexpr StepId kNoStep = -1;
+// No limit may be larger: sums and doubles of limits then stay inside 32 bits.
+inline constexpr std::int32_t kMostOfAnything = 1 << 28;
 
 enum class StepKind : std::uint8_t { kMixed = 0, kPrefill = 1, kDecode = 2 };
 
@@ -61,7 +64,7 @@ struct GroupSpec {
 
 struct Limits {
   std::int32_t token_budget = 512;        // scheduled tokens per step
-  std::int32_t input_budget = 512;        // scheduled tokens + draft_slots per sequence
+  std::int32_t input_budget = 0;          // scheduled tokens + draft_slots per sequence; 0 = what token_budget implies
   std::int32_t draft_slots = 0;           // rows kept free for drafting after the step
   std::int32_t lookahead = 0;             // tokens of block space asked for beyond the slice
   std::int32_t max_seqs = 64;
@@ -71,6 +74,15 @@ struct Limits {
   bool chunked_prefill = true;
   bool full_sequence_must_fit = true;       // admit only when all tokens known now have room
   bool priority = false;                    // victims and waiting order by (priority, arrival)
+
+  // Tokens of one sequence that may hold blocks without being valid yet: a step in flight, one being planned, and
+  // the lookahead.
+  std::int32_t most_in_flight() const { return 2 * token_budget + lookahead; }
+  // The longest slice one step can give a sequence.
+  std::int32_t longest_slice() const {
+    const std::int32_t room = std::min(token_budget, input_budget - draft_slots);
+    return long_prefill_threshold > 0 ? std::min(room, long_prefill_threshold) : room;
+  }
 };
 
 inline std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return (a + b - 1) / b; }

@@ -232,7 +232,10 @@ class Scheduler:
 
     def plan(self, kind: int = 0) -> StepPlan: ...
 
-    def commit(self, step: int, num_valid: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> CommitResult: ...
+    def commit(self, step: int, num_valid: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> CommitResult:
+        """
+        int32 arrays, slices in plan order. Raises InvalidField, changing nothing, when they do not fit the step.
+        """
 
     def fail(self, step: int) -> list[int]: ...
 
@@ -240,6 +243,16 @@ class Scheduler:
 
     def inspect(self, id: int) -> object:
         """A sequence's counts and blocks as a dict, for tests and explanations."""
+
+    def ref_counts(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        References per block, the null block included; for tests and explanations.
+        """
+
+    def free_queue(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        Free blocks, the next to be handed out first; for tests and explanations.
+        """
 
     def running_ids(self) -> list[int]: ...
 

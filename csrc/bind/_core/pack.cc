@@ -35,7 +35,11 @@ class PlanArrays {
  private:
   template <typename T>
   std::span<const T> take(nb::handle plan, const char* name) {
-    auto array = nb::cast<InArray<T>>(plan.attr(name));
+    nb::object attribute = plan.attr(name);
+    InArray<T> array;
+    // Without conversion: it would hide a wrong dtype, and wrap numbers that do not fit.
+    if (!nb::try_cast(attribute, array, false))
+      throw core::InvalidField(name, "must be a contiguous one-dimensional array of the documented dtype");
     held_.push_back(nb::cast(array));
     return {array.data(), array.shape(0)};
   }
@@ -43,27 +47,39 @@ class PlanArrays {
   std::vector<nb::object> held_;
 };
 
-template <typename T>
-std::span<T> buffer(nb::handle out, const char* name) {
-  return as_span(nb::cast<OutArray<T>>(out.attr(name)));
-}
+// The caller's arrays to fill, held while this lives.
+class BufferArrays {
+ public:
+  explicit BufferArrays(nb::handle out) {
+    buffers_.input_ids = take<std::int32_t>(out, "input_ids");
+    buffers_.request_index = take<std::int32_t>(out, "request_index");
+    buffers_.positions = take<std::int32_t>(out, "positions");
+    buffers_.query_start_loc = take<std::int32_t>(out, "query_start_loc");
+    buffers_.seq_lens = take<std::int32_t>(out, "seq_lens");
+    buffers_.logits_indices = take<std::int32_t>(out, "logits_indices");
+    buffers_.discard = take<std::uint8_t>(out, "discard");
+    buffers_.prev_positions = take<std::int32_t>(out, "prev_positions");
+    buffers_.slots = take<std::int32_t>(out, "slots");
+    buffers_.block_tables = take<std::int32_t>(out, "block_tables");
+  }
+  const core::PackBuffers& buffers() const { return buffers_; }
 
-core::PackBuffers buffers_of(nb::handle out) {
-  core::PackBuffers b;
-  b.input_ids = buffer<std::int32_t>(out, "input_ids");
-  b.request_index = buffer<std::int32_t>(out, "request_index");
-  b.positions = buffer<std::int32_t>(out, "positions");
-  b.query_start_loc = buffer<std::int32_t>(out, "query_start_loc");
-  b.seq_lens = buffer<std::int32_t>(out, "seq_lens");
-  b.logits_indices = buffer<std::int32_t>(out, "logits_indices");
-  b.discard = buffer<std::uint8_t>(out, "discard");
-  b.prev_positions = buffer<std::int32_t>(out, "prev_positions");
-  b.slots = buffer<std::int32_t>(out, "slots");
-  const auto tables = nb::cast<OutArray<std::int32_t>>(out.attr("block_tables"));
-  b.block_tables = as_span(tables);
-  b.max_blocks = static_cast<std::int32_t>(tables.ndim() ? tables.shape(tables.ndim() - 1) : 0);
-  return b;
-}
+ private:
+  template <typename T>
+  std::span<T> take(nb::handle out, const char* name) {
+    nb::object attribute = out.attr(name);
+    OutArray<T> array;
+    // Without conversion: what is written must land in the caller's memory, not in a converted copy.
+    if (!nb::try_cast(attribute, array, false))
+      throw core::InvalidField(name, "must be a writable contiguous array of the documented dtype");
+    if (std::string_view(name) == "block_tables" && array.ndim() > 0)
+      buffers_.max_blocks = static_cast<std::int32_t>(array.shape(array.ndim() - 1));
+    held_.push_back(nb::cast(array));
+    return as_span(array);
+  }
+  core::PackBuffers buffers_;
+  std::vector<nb::object> held_;
+};
 
 }  // namespace
 
@@ -78,10 +94,11 @@ void bind_pack(nb::module_& m) {
            }, "plan"_a, "(logits rows, longest block table) of a plan already applied.")
       .def("pack", [](RowTable& self, nb::handle plan, nb::handle out) {
              const PlanArrays arrays(plan);
-             self.pack(arrays.view(), buffers_of(out));
+             const BufferArrays buffers(out);
+             self.pack(arrays.view(), buffers.buffers());
            }, "plan"_a, "out"_a, "Fills the arrays of a PackedBatch, which the caller owns.")
       .def("append", [](RowTable& self, core::SeqId id, InArray<core::Token> tokens) { self.append(id, as_span(tokens)); },
-           "id"_a, "tokens"_a)
+           "id"_a, "tokens"_a.noconvert())
       .def("tokens", [](const RowTable& self, core::SeqId id) {
              const auto* tokens = self.tokens(id);
              if (!tokens) throw core::InvalidField("id", "no such row");

@@ -69,7 +69,7 @@ void bind_pool(nb::module_& m) {
   nb::class_<Node>(m, "ChainNode", "The content of one full block and of everything before it.")
       .def_prop_ro("digest", [](const Node& node) { return digest_bytes(node.ptr->digest); });
   m.def("empty_parent", [] { return digest_bytes(core::empty_parent()); }, "The parent digest of first blocks.");
-  m.def("make_node", &make_node, "parent"_a.none(), "tokens"_a, "keys"_a = core::ExtraKeys{}, "start"_a = 0,
+  m.def("make_node", &make_node, "parent"_a.none(), "tokens"_a.noconvert(), "keys"_a = core::ExtraKeys{}, "start"_a = 0,
         "weak"_a = false, "A chain node; `start` is the block's first position.");
   nb::class_<BlockPool>(m, "BlockPool", "Reference counts, free queue and content names of KV blocks.")
       .def(nb::init<std::int32_t, bool>(), "num_blocks"_a, "caching"_a = true)

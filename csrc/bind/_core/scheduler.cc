@@ -28,6 +28,13 @@ auto array_of() {
   };
 }
 
+// A number that must be one of the first `count` of an enumeration; a cast alone would wrap it.
+template <typename Enum>
+Enum enum_of(const char* field, int value, int count) {
+  if (value < 0 || value >= count) throw core::InvalidField(field, "no such kind: " + std::to_string(value));
+  return static_cast<Enum>(value);
+}
+
 std::unique_ptr<Scheduler> make_scheduler(
     std::int32_t num_blocks, std::int32_t block_size, const std::vector<std::tuple<int, std::int32_t>>& groups,
     bool prefix_caching, bool weak_hash, std::int32_t token_budget, std::int32_t input_budget,
@@ -38,13 +45,9 @@ std::unique_ptr<Scheduler> make_scheduler(
   config.num_blocks = num_blocks, config.block_size = block_size, config.prefix_caching = prefix_caching;
   config.hash = weak_hash ? core::HashKind::kWeakForTests : core::HashKind::kSha256Cbor;
   config.groups.clear();
-  for (const auto& [kind, window] : groups) config.groups.push_back({static_cast<core::GroupKind>(kind), window});
-  config.limits = {token_budget,  input_budget > 0 ? input_budget : token_budget + draft_slots * max_seqs,
-                   draft_slots,   lookahead,
-                   max_seqs,      max_model_len,
-                   long_prefill_threshold, watermark_blocks,
-                   chunked_prefill, full_sequence_must_fit,
-                   priority};
+  for (const auto& [kind, window] : groups) config.groups.push_back({enum_of<core::GroupKind>("groups", kind, 2), window});
+  config.limits = {token_budget, input_budget, draft_slots, lookahead, max_seqs, max_model_len,
+                   long_prefill_threshold, watermark_blocks, chunked_prefill, full_sequence_must_fit, priority};
   return std::make_unique<Scheduler>(std::move(config));
 }
 
@@ -111,7 +114,7 @@ void bind_scheduler(nb::module_& m) {
            "watermark_blocks"_a = 0, "chunked_prefill"_a = true, "full_sequence_must_fit"_a = true,
            "priority"_a = false,
            "groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.")
-      .def("add", &add, "id"_a, "prompt"_a, nb::kw_only(), "max_tokens"_a = 16, "min_tokens"_a = 0,
+      .def("add", &add, "id"_a, "prompt"_a.noconvert(), nb::kw_only(), "max_tokens"_a = 16, "min_tokens"_a = 0,
            "eos_ids"_a = std::vector<core::Token>{}, "stop_ids"_a = std::vector<core::Token>{},
            "ignore_eos"_a = false, "reads_cache"_a = true, "ready"_a = true, "priority"_a = 0, "arrival"_a = 0.0,
            "keys"_a = core::ExtraKeys{}, "Raises InvalidField naming the field; nothing is changed then.")
@@ -119,17 +122,27 @@ void bind_scheduler(nb::module_& m) {
       .def("set_ready", &Scheduler::set_ready, "id"_a, "ready"_a)
       .def("set_drafts", &Scheduler::set_drafts, "id"_a, "drafts"_a)
       .def("plan", [](Scheduler& self, int kind) {
+             const auto step_kind = enum_of<core::StepKind>("kind", kind, 3);
              nb::gil_scoped_release release;
-             return self.plan(static_cast<core::StepKind>(kind));
+             return self.plan(step_kind);
            }, "kind"_a = 0)
       .def("commit", [](Scheduler& self, core::StepId step, InArray<std::int32_t> num_valid,
                         InArray<std::int32_t> offsets, InArray<core::Token> tokens) {
              nb::gil_scoped_release release;
              return self.commit(step, as_span(num_valid), as_span(offsets), as_span(tokens));
-           }, "step"_a, "num_valid"_a, "offsets"_a, "tokens"_a)
-      .def("fail", &Scheduler::fail, "step"_a)
-      .def("reset_prefix_cache", &Scheduler::reset_prefix_cache, "reset_running"_a = false)
+           }, "step"_a, "num_valid"_a.noconvert(), "offsets"_a.noconvert(), "tokens"_a.noconvert(),
+           "int32 arrays, slices in plan order. Raises InvalidField, changing nothing, when they do not fit the step.")
+      .def("fail", &Scheduler::fail, "step"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("reset_prefix_cache", &Scheduler::reset_prefix_cache, "reset_running"_a = false,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("inspect", &inspect, "id"_a, "A sequence's counts and blocks as a dict, for tests and explanations.")
+      .def("ref_counts", [](const Scheduler& s) {
+             std::vector<std::int32_t> counts(s.config().num_blocks);
+             for (core::BlockId b = 0; b < s.config().num_blocks; ++b) counts[b] = s.allocator().pool().ref_count(b);
+             return own(std::move(counts));
+           }, "References per block, the null block included; for tests and explanations.")
+      .def("free_queue", [](const Scheduler& s) { return own(s.allocator().pool().free_queue()); },
+           "Free blocks, the next to be handed out first; for tests and explanations.")
       .def("running_ids", &Scheduler::running_ids)
       .def("waiting_ids", &Scheduler::waiting_ids)
       .def_prop_ro("num_waiting", &Scheduler::num_waiting)
@@ -140,7 +153,7 @@ void bind_scheduler(nb::module_& m) {
       .def_prop_ro("num_free_blocks", [](const Scheduler& s) { return s.allocator().pool().num_free(); })
       .def_prop_ro("num_used_blocks", [](const Scheduler& s) { return s.allocator().pool().num_used(); })
       .def_prop_ro("capacity_tokens",
-                   [](const Scheduler& s) { return s.allocator().capacity_tokens(2 * s.config().limits.token_budget); })
+                   [](const Scheduler& s) { return s.capacity_tokens(); })
       .def_prop_ro("prefix_queries", [](const Scheduler& s) { return s.stats().prefix_queries; })
       .def_prop_ro("prefix_hits", [](const Scheduler& s) { return s.stats().prefix_hits; })
       .def_prop_ro("num_preemptions", [](const Scheduler& s) { return s.stats().preemptions; });

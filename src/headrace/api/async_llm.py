@@ -18,10 +18,9 @@ from headrace.engine.process import ProcessClient
 from headrace.models.sources import resolve_model
 
 from .assembly import Assembly
-from .launch import launch
+from .launch import launch, open_tokenizer
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
-from .text.tokenizer import load_tokenizer
 
 
 def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
@@ -37,9 +36,8 @@ def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Any
         facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
         return ThreadClient(launched.engine), launched.tokenizer, facts
     source = resolve_model(config.model.model, offline=config.model.offline)
-    tokenizer = None if source.is_dummy else load_tokenizer(source.tokenizer_path)
     client = ProcessClient(build_in_child, asdict(config))
-    return client, tokenizer, client.info
+    return client, open_tokenizer(source), client.info
 
 
 class AsyncLLM:

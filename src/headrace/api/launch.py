@@ -6,15 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from headrace import env
 from headrace._core import Scheduler
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
 from headrace.engine.engine import Engine
-from headrace.kernels.resolve import resolve_ops, set_threads
+from headrace.kernels.resolve import resolve_ops
+from headrace.kernels.runtime import configure, usable_processors
 from headrace.models.context import Model
 from headrace.models.registry import load_model
 from headrace.models.sources import ModelSource, resolve_model
@@ -48,11 +47,10 @@ class Launched:
 def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
-    tokenizer = None if source.is_dummy else load_tokenizer(source.tokenizer_path)
-    set_threads(config.runtime.num_threads or default_threads())
-    torch.set_num_threads(config.runtime.num_threads or default_threads())
+    tokenizer = open_tokenizer(source)
+    configure(config.runtime.num_threads or env.num_threads() or usable_processors(), env.isa())
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
-    checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.is_dummy else None)
+    checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     model = load_model(checkpoint, ops, progress=_named(progress, "load"))
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
@@ -69,9 +67,9 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
 
 
-def default_threads() -> int:
-    """What the environment says, else the processors this process may run on."""
-    return env.num_threads() or env.usable_processors()
+def open_tokenizer(source: ModelSource) -> Tokenizer | None:
+    """The source's tokenizer; None when it has none (prompts must then be token ids)."""
+    return None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
 
 
 def _named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:

@@ -80,7 +80,7 @@ class LLM:
     def encode_chat(self, messages: Messages) -> list[int]:
         """Token ids of a conversation, ending where the answer begins."""
         if self.tokenizer is None:
-            raise InvalidRequest("messages", "this model has no tokenizer (dummy weights)")
+            raise InvalidRequest("messages", "this model has no tokenizer")
         return encode_chat(self.tokenizer, messages)
 
     def prepare(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Prepared:

@@ -73,7 +73,7 @@ class Preparer:
         if not isinstance(text, str):
             raise InvalidRequest("prompt", f"must be text or token ids, got {type(text).__name__}")
         if self._tokenizer is None:
-            raise InvalidRequest("prompt", "this model has no tokenizer (dummy weights): give prompt_token_ids")
+            raise InvalidRequest("prompt", "this model has no tokenizer: give prompt_token_ids")
         if not text:
             raise InvalidRequest("prompt", "must not be empty")
         return text, self._tokenizer.encode(text)
@@ -89,7 +89,7 @@ class Preparer:
 
     def _check_stops(self, sampling: SamplingParams) -> None:
         if sampling.stop_strings and self._tokenizer is None:
-            raise InvalidRequest("stop", "this model has no tokenizer (dummy weights), so no text to stop at")
+            raise InvalidRequest("stop", "this model has no tokenizer, so no text to stop at")
 
     def _completed(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
         """Open wishes settled: a seed, and no more tokens than the context has room for."""

@@ -30,12 +30,13 @@ def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = 
     Errors: ModelError for an unknown architecture, a missing or misshapen tensor or an unreadable file;
     ConfigError for a setting the architecture does not support. Both before weights are read, where possible.
     """
-    return LOADERS[_architecture(checkpoint)](_architecture(checkpoint), checkpoint, ops, progress)
+    architecture = _architecture(checkpoint)
+    return LOADERS[architecture](architecture, checkpoint, ops, progress)
 
 
 def _architecture(checkpoint: Checkpoint) -> str:
     listed: Any = checkpoint.config.get("architectures")
-    if not isinstance(listed, list) or len(listed) != 1 or listed[0] not in LOADERS:
+    if not isinstance(listed, list) or len(listed) != 1 or listed[0] not in architectures():
         known = ", ".join(architectures())
         raise ModelError(f"{checkpoint.source}: architectures", f"{listed!r} is unknown; known: {known}")
     return str(listed[0])

@@ -94,6 +94,9 @@ def test_rope_factors_divide_frequencies(tmp_path: Path) -> None:
         ("llama__rope__dimension_count", 4, "llama.rope.dimension_count"),
         ("llama__attention__value_length", 4, "llama.attention.value_length"),
         ("llama__attention__head_count", 0, "llama.attention.head_count"),
+        ("llama__attention__head_count", 4.0, "llama.attention.head_count"),
+        ("llama__rope__freq_base", 10000, "llama.rope.freq_base"),
+        ("rope_freqs__weight", [[1.0] * 4], "rope_freqs.weight"),
     ],
 )
 def test_metadata_that_would_change_the_result_is_refused(key, value, named, tmp_path: Path) -> None:
@@ -118,5 +121,10 @@ def test_missing_and_misshapen_tensors_are_named(tmp_path: Path) -> None:
     tensors["model.layers.1.mlp.up_proj.weight"] = torch.randn(48, 31)
     with pytest.raises(ModelError, match=r"up_proj\.weight: has shape \(48, 31\).*\(48, 32\)"):
         load_model(open_checkpoint(write_gguf(tmp_path / "b.gguf", config, tensors)), ops)
+    tensors["model.layers.0.self_attn.q_proj.weight"] = torch.randn(4, 32)
+    odd = open_checkpoint(write_gguf(tmp_path / "c.gguf", {**config, "num_attention_heads": 1}, tensors))
+    odd.config["num_attention_heads"] = 3
+    with pytest.raises(ModelError, match="rotary heads"):
+        odd.tensor("model.layers.0.self_attn.q_proj.weight")
     with pytest.raises(ModelError, match="no such tensor"):
         open_checkpoint(tmp_path / "b.gguf").tensor("model.nothing")

@@ -29,43 +29,69 @@ def head(num_tensors: int, num_keys: int) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, num_tensors, num_keys)
 
 
+# what is wrong -> (words of the message, the file)
 BROKEN = {
-    "empty file": b"",
-    "wrong magic": b"GGML" + whole()[4:],
-    "version 1": b"GGUF" + struct.pack("<I", 1) + whole()[8:],
-    "big-endian": b"GGUF" + struct.pack(">I", 3) + whole()[8:],
-    "tensor count": head(HUGE, 0) + bytes(64),
-    "metadata count": head(0, HUGE) + bytes(64),
-    "plausible count, nothing behind it": head(100, 100) + bytes(4000),
-    "key length": head(0, 1) + struct.pack("<Q", HUGE) + bytes(64),
-    "string length": head(0, 1) + text("k") + struct.pack("<IQ", 8, 1 << 40) + bytes(64),
-    "array length": head(0, 1) + text("k") + struct.pack("<IIQ", 9, 4, 1 << 60) + bytes(64),
-    "string array length": head(0, 1) + text("k") + struct.pack("<IIQ", 9, 8, 1 << 60) + bytes(64),
-    "nested arrays": head(0, 1) + text("k") + struct.pack("<IIQ", 9, 9, 1) + bytes(64),
-    "value type": head(0, 1) + text("k") + struct.pack("<I", 77) + bytes(64),
-    "not UTF-8": head(0, 1) + struct.pack("<Q", 1) + b"\xff" + struct.pack("<II", U32, 1) + bytes(64),
-    "same key twice": head(0, 2) + (text("k") + struct.pack("<If", F32, 1)) * 2 + bytes(64),
-    "number of dims": head(1, 0) + text("t") + struct.pack("<I", 9) + bytes(64),
-    "zero dim": head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 0, 0, 0) + bytes(64),
-    "dims overflow": head(1, 0) + text("t") + struct.pack("<IQQQQIQ", 4, *[1 << 62] * 4, 0, 0) + bytes(64),
-    "offset": head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 4, 0, HUGE) + bytes(64),
-    "tensor type": head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 4, 999, 0) + bytes(64),
-    "row not of whole blocks": head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 33, 2, 0) + bytes(640),
-    "same tensor twice": head(2, 0) + (text("t") + struct.pack("<IQIQ", 1, 4, 0, 0)) * 2 + bytes(640),
-    "alignment": gguf_bytes({**METADATA, "general.alignment": 24}, {}),
-    "data cut off": whole()[:-1],
-    "unsupported block format": gguf_bytes(METADATA, {EMBED: ((4, 256), 10, bytes(4 * 84))}),
-    "foreign tensor": gguf_bytes(METADATA, {"blk.0.ssm_in.weight": ((4, 4), 0, bytes(64))}),
+    "empty file": ("wrong magic", b""),
+    "wrong magic": ("wrong magic", b"GGML" + whole()[4:]),
+    "version 1": ("version 1 is not", b"GGUF" + struct.pack("<I", 1) + whole()[8:]),
+    "big-endian": ("little-endian", b"GGUF" + struct.pack(">I", 3) + whole()[8:]),
+    "tensor count": ("tensor count", head(HUGE, 0) + bytes(64)),
+    "metadata count": ("metadata count", head(0, HUGE) + bytes(64)),
+    "plausible count, nothing behind it": ("appears twice", head(100, 100) + bytes(4000)),
+    "key length": ("metadata: string length", head(0, 1) + struct.pack("<Q", HUGE) + bytes(64)),
+    "string length": (
+        "k: string length",
+        head(0, 1) + text("k") + struct.pack("<IQ", 8, 1 << 40) + bytes(64),
+    ),
+    "array length": (
+        "k: array length",
+        head(0, 1) + text("k") + struct.pack("<IIQ", 9, 4, 1 << 60) + bytes(64),
+    ),
+    "string array length": (
+        "k: array length",
+        head(0, 1) + text("k") + struct.pack("<IIQ", 9, 8, 1 << 60) + bytes(64),
+    ),
+    "nested arrays": ("k: value type 9", head(0, 1) + text("k") + struct.pack("<IIQ", 9, 9, 1) + bytes(64)),
+    "value type": ("k: value type 77", head(0, 1) + text("k") + struct.pack("<I", 77) + bytes(64)),
+    "not UTF-8": (
+        "not UTF-8",
+        head(0, 1) + struct.pack("<Q", 1) + b"\xff" + struct.pack("<II", U32, 1) + bytes(64),
+    ),
+    "same key twice": (
+        "k: appears twice",
+        head(0, 2) + (text("k") + struct.pack("<If", F32, 1)) * 2 + bytes(64),
+    ),
+    "number of dims": ("t: has 9 dimensions", head(1, 0) + text("t") + struct.pack("<I", 9) + bytes(64)),
+    "zero dim": ("t: shape", head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 0, 0, 0) + bytes(64)),
+    "dims overflow": (
+        "t: needs bytes",
+        head(1, 0) + text("t") + struct.pack("<IQQQQIQ", 4, *[1 << 62] * 4, 0, 0) + bytes(64),
+    ),
+    "offset": ("t: needs bytes", head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 4, 0, HUGE) + bytes(64)),
+    "tensor type": ("type 999", head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 4, 999, 0) + bytes(64)),
+    "row not of whole blocks": (
+        "blocks of 32",
+        head(1, 0) + text("t") + struct.pack("<IQIQ", 1, 33, 2, 0) + bytes(640),
+    ),
+    "same tensor twice": (
+        "t: appears twice",
+        head(2, 0) + (text("t") + struct.pack("<IQIQ", 1, 4, 0, 0)) * 2 + bytes(640),
+    ),
+    "alignment": ("power of two", gguf_bytes({**METADATA, "general.alignment": 24}, {})),
+    "data cut off": ("truncated", whole()[:-1]),
+    "unsupported block format": ("Q2_K", gguf_bytes(METADATA, {EMBED: ((4, 256), 10, bytes(4 * 84))})),
+    "foreign tensor": ("no place for", gguf_bytes(METADATA, {"blk.0.ssm_in.weight": ((4, 4), 0, bytes(64))})),
 }
 
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_broken_file(what: str, tmp_path: Path) -> None:
+    message, data = BROKEN[what]
     path = tmp_path / "broken.gguf"
-    path.write_bytes(BROKEN[what])
+    path.write_bytes(data)
     tracemalloc.start()
     try:
-        with pytest.raises(ModelError, match=r"broken\.gguf"):
+        with pytest.raises(ModelError, match=rf"broken\.gguf: .*{message}"):
             open_checkpoint(path)
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:

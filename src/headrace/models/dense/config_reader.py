@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.contract.errors import ConfigError
 
 _REQUIRED: Any = object()
+MAX_NUMBER = 1e38
 
 
 class ConfigReader:
@@ -34,10 +34,10 @@ class ConfigReader:
         return value
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
-        """A finite number above zero."""
+        """A number above zero that float32 can hold."""
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ConfigError(self.name(key), f"must be a finite number above 0, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < MAX_NUMBER:
+            raise ConfigError(self.name(key), f"must be a number above 0 and below {MAX_NUMBER}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:

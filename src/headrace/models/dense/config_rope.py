@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.contract.errors import ConfigError
 
-from .config_reader import ConfigReader
+from .config_reader import MAX_NUMBER, ConfigReader
 
 ROPE_TYPES = {name: name for name in ("default", "linear", "llama3", "frequency_factors")}
 
@@ -76,6 +76,6 @@ def _read_factors(scaling: ConfigReader, num_pairs: int) -> tuple[float, ...]:
     factors = scaling.raw("factors")
     if not isinstance(factors, list) or len(factors) != num_pairs:
         raise ConfigError(scaling.name("factors"), f"must be a list of {num_pairs} numbers")
-    if not all(isinstance(f, int | float) and f > 0 for f in factors):
+    if not all(isinstance(f, int | float) and 0 < f < MAX_NUMBER for f in factors):
         raise ConfigError(scaling.name("factors"), "must hold numbers above 0 only")
     return tuple(float(f) for f in factors)

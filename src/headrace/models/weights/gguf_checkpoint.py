@@ -28,6 +28,7 @@ SUPPORTED = frozenset(
 )
 # Dequantising makes several float temporaries; slabs keep them small beside the result.
 SLAB_ELEMENTS = 1 << 22
+MAX_ROPE_FACTORS = 1 << 14
 
 
 class GGUFCheckpoint:
@@ -60,7 +61,13 @@ class GGUFCheckpoint:
 
     def _rope_factors(self, header: GGUFHeader) -> list[float] | None:
         info = header.tensors.get(ROPE_FACTORS)
-        return None if info is None else [float(x) for x in self._dequantize(info)]
+        if info is None:
+            return None
+        if len(info.shape) != 1 or info.shape[0] > MAX_ROPE_FACTORS:
+            raise ModelError(
+                f"{self.source}: {ROPE_FACTORS}", f"has shape {info.shape}, one short row expected"
+            )
+        return [float(factor) for factor in self._dequantize(info)]
 
     def _dequantize(self, info: TensorInfo) -> np.ndarray:
         """Float32 copy of one stored tensor, slab by slab of rows."""
@@ -73,11 +80,17 @@ class GGUFCheckpoint:
         return out.reshape(info.shape)
 
     def _deinterleave(self, name: str, values: Tensor) -> Tensor:
-        if ".q_proj." in name:
-            return deinterleave_rows(values, self.config["num_attention_heads"])
-        if ".k_proj." in name:
-            return deinterleave_rows(values, self.config["num_key_value_heads"])
-        return values
+        heads_key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
+            name.split(".")[-2]
+        )
+        if heads_key is None:
+            return values
+        num_heads = self.config[heads_key]
+        if num_heads <= 0 or len(values) % (2 * num_heads):
+            raise ModelError(
+                f"{self.source}: {name}", f"{len(values)} rows do not make {num_heads} rotary heads"
+            )
+        return deinterleave_rows(values, num_heads)
 
 
 def deinterleave_rows(values: Tensor, num_heads: int) -> Tensor:

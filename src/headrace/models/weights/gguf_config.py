@@ -36,6 +36,10 @@ NUMBERS = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
+FRACTIONS = {
+    *("attention.layer_norm_rms_epsilon", "rope.freq_base", "rope.freq_base_swa"),
+    *("attn_logit_softcapping", "final_logit_softcapping"),
+}
 REQUIRED = (
     *("context_length", "embedding_length", "block_count", "feed_forward_length"),
     *("attention.head_count", "attention.layer_norm_rms_epsilon"),
@@ -120,8 +124,8 @@ def _check_keys(source: str, prefix: str, own: dict[str, Any]) -> None:
     for key, value in own.items():
         if key not in HANDLED:
             raise ModelError(f"{source}: {prefix}{key}", "is a setting this version does not know")
-        if key in NUMBERS and (isinstance(value, bool) or not isinstance(value, int | float)):
-            raise ModelError(f"{source}: {prefix}{key}", "must be one number for all layers")
+        if key in NUMBERS and type(value) not in ((float,) if key in FRACTIONS else (int,)):
+            raise ModelError(f"{source}: {prefix}{key}", "must be one number, of the format's type for it")
         if key.startswith("expert_") and value:
             raise ModelError(f"{source}: {prefix}{key}", "mixtures of experts are not supported")
 
