@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from headrace.config import resolve
-from headrace.contract.errors import EngineDead, InvalidRequest
+from headrace.config import EngineConfig, resolve
+from headrace.contract.errors import ConfigError, EngineDead, InvalidRequest
 from headrace.contract.request import SamplingParams
 
-from .assembly import Assembly
+from .feed import Feed
 from .launch import Progress, launch
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
@@ -20,7 +19,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class LLM:
-    """Loads a model and generates. Settings are those of ``headrace.config``, by name.
+    """Loads a model and generates. Settings are those of ``headrace.config``, by name, or a whole ``config``.
 
     Not for concurrent use: one call at a time (``AsyncLLM`` serves many). Close it, or use it in a ``with``.
     """
@@ -30,10 +29,14 @@ class LLM:
         model: str | None = None,
         *,
         dtype: str = "auto",
+        config: EngineConfig | None = None,
         progress: Progress | None = None,
         **settings: Any,
     ) -> None:
-        config = resolve({"model": model, "dtype": dtype, **settings})
+        if config is None:
+            config = resolve({"model": model, "dtype": dtype, **settings})
+        elif model is not None or settings:
+            raise ConfigError("config", "holds every setting; give it alone")
         launched = launch(config, progress=progress)
         self.engine = launched.engine
         self.tokenizer = launched.tokenizer
@@ -85,40 +88,36 @@ class LLM:
         """A prompt checked and tokenized, without running it."""
         return self._preparer.prepare(prompt, sampling)
 
-    def _run(
-        self, prepared: Iterable[Prepared], on_output: Callable[[RequestOutput], None] | None
-    ) -> list[RequestOutput]:
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Continues one prompt: the same output again and again as it grows, at last with ``finished`` set.
+
+        Leaving the loop early aborts the request.
+        """
+        for news in self.feed([self.prepare(prompt, sampling_params)]):
+            yield from news
+
+    def feed(self, prepared: Iterable[Prepared], *, window: int | None = None) -> Iterator[list[RequestOutput]]:
+        """Prompts of ``prepare``, pulled as the engine has room: per turn of the engine, the outputs that grew.
+
+        ``window`` bounds how many sequences are open, so that a source of any length needs bounded memory. A turn
+        without news gives an empty list: the place to look whether to go on. Leaving the loop early aborts.
+        """
         if self._closed:
             raise EngineDead("this LLM was closed")
-        prepared = list(prepared)
-        assemblies = [Assembly(p, self.tokenizer) for p in prepared]
-        owner = {r.request_id: a for p, a in zip(prepared, assemblies) for r in p.requests}
-        queue = deque(r for p in prepared for r in p.requests)
-        unfinished = set(owner)
-        try:
-            while unfinished:
-                while queue and self.engine.accepts(1):
-                    self.engine.submit(queue.popleft())
-                for delta in self.engine.tick():
-                    assembly = owner[delta.request_id]
-                    was_finished = assembly.output.finished
-                    if assembly.push(delta):
-                        self.engine.stop(delta.request_id)
-                    if delta.finish_reason is not None:
-                        unfinished.discard(delta.request_id)
-                    if assembly.output.finished and not was_finished and on_output is not None:
-                        on_output(assembly.output)
-        except BaseException:
-            for request_id in unfinished:
-                self.engine.abort(request_id)
-            self._settle()
-            raise
-        return [assembly.output for assembly in assemblies]
+        return Feed(self.engine, self.tokenizer, iter(prepared), window).turns()
 
-    def _settle(self) -> None:
-        """Lets aborts and the step in flight come home, so that the next call starts clean."""
-        while not self.engine.idle or self.engine.intake.busy:
-            self.engine.tick()
+    def _run(
+        self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None
+    ) -> list[RequestOutput]:
+        finished: dict[str, RequestOutput] = {}
+        for news in self.feed(prepared):
+            for output in news:
+                if not output.finished:
+                    continue
+                finished[output.request_id] = output
+                if on_output is not None:
+                    on_output(output)
+        return [finished[p.request_id] for p in prepared]
 
     def close(self) -> None:
         """Frees the engine. Further calls raise EngineDead."""
