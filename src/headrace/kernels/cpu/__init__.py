@@ -3,7 +3,7 @@
 The wrappers only make room for results and put arguments in order; sizes and indices are checked by the
 extension before any work (TypeError, ValueError). Batch invariant to the bit.
 
-Tensors are handed over as DLPack capsules: the extension accepts tensors too, but asking a tensor for its capsule
+Tensors go over as DLPack capsules: the extension accepts tensors too, but asking a tensor for its capsule
 through the array protocol costs several times as much, on every call of every layer.
 """
 
