@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from headrace import __version__
 
+from .bench import bench_app
 from .chat import chat
+from .doctor import doctor
 from .generate import generate
 from .guard import GuardedCommand
+from .models import models_app
 from .run import run
 
 
@@ -25,9 +31,19 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(top)
-    for command in (run, chat, generate):
+    for command in (run, chat, generate, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
+    app.add_typer(models_app(), name="models")
+    app.add_typer(bench_app(), name="bench")
     return app
+
+
+def _explain() -> list[Callable[..., None]]:
+    """``headrace explain``, where this build has it."""
+    if find_spec("headrace.cli.explain") is None:
+        return []
+    command: Callable[..., None] = import_module("headrace.cli.explain").explain
+    return [command]
 
 
 def _print_version(wanted: bool) -> None:
