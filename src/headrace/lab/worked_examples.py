@@ -1,7 +1,8 @@
 """The worked examples of the scheduling rules, played on the real scheduler and kept as recordings.
 
-``python -m headrace.lab.worked_examples`` writes them again; a test holds the files equal to what this makes. Each
-example reaches its starting state by real steps. The numbers are contracts: they are never adjusted to the code.
+``python -m headrace.lab.worked_examples`` writes them again; a test holds the files equal to what this
+makes. Each example reaches its starting state by real steps. The numbers are contracts: they are never
+adjusted to the code.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SECONDS_PER_CALL = 0.001
 
 
 class Script:
-    """A scheduler and a recorder side by side. Sequences go by one-letter names; a step's calls take 1 ms each."""
+    """A scheduler and a recorder side by side. Sequences go by one-letter names; every call takes 1 ms."""
 
     def __init__(self, path: Path, title: str, names: str, **settings: Any) -> None:
         self._now = 0.0
@@ -162,7 +163,7 @@ def v_e2(path: Path) -> None:
 
 
 def v_e2_pool(path: Path) -> None:
-    """A pool of five. Blocks 1 and 2 stay with H; the free queue before step 1 is [5, 3, 4], 3 and 4 named."""
+    """A pool of five. Blocks 1 and 2 stay with H; before step 1 the free queue is [5, 3, 4], 3 and 4 named."""
     script = Script(
         path,
         "V-E2, pool trace: hit on block 3, free it, hand out blocks 5 and 4; block 3 can still be hit",

@@ -1,7 +1,7 @@
 """A recording read back: checked line by line, so that whoever uses it can trust shapes and order.
 
-A last line that was cut off (the process was killed) is left out and reported; anything else wrong is an error that
-names the line. It never repairs or guesses.
+A last line that was cut off (the process was killed) is left out and reported; anything else wrong is an
+error that names the line. It never repairs or guesses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLIPS = frozenset(int(clip) for clip in Clip)
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: the last line was cut off and left out."""
+    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: a last line, cut off, is left out."""
 
     path: str
     config: Config

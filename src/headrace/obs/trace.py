@@ -1,7 +1,7 @@
 """A timeline for Perfetto or chrome://tracing, from a recording alone: the trace-event JSON format.
 
-Steps are asynchronous spans from plan to result, since with overlap two are open at once. On a sequence's own track
-a slice begins when the step before it was done: the device runs one step at a time.
+Steps are asynchronous spans from plan to result, since with overlap two are open at once. On a sequence's
+own track a slice begins when the step before it was done: the device runs one step at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,11 @@ def perfetto(recording: Recording) -> Trace:
                 rows.append(_instant(event.seq_id, now, f"added, prompt of {len(event.prompt)}"))
             case Finished():
                 rows.append(_instant(event.seq_id, now, f"ended: {event.reason}"))
-    return {"traceEvents": rows, "displayTimeUnit": "ms", "otherData": {"headrace": recording.config.headrace}}
+    return {
+        "traceEvents": rows,
+        "displayTimeUnit": "ms",
+        "otherData": {"headrace": recording.config.headrace},
+    }
 
 
 def _micros(seconds: float) -> float:

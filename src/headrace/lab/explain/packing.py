@@ -1,7 +1,7 @@
 """Packing of a step told: which row of the batch is which token of which sequence, and where its KV goes.
 
-Formulas: positions = computed + local offset; slot = block * block_size + position % block_size. Worked out from the
-story alone, so that it can be held against what the packer really did.
+Formulas: positions = computed + local offset; slot = block * block_size + position % block_size. Worked out
+from the story alone, so that it can be held against what the packer really did.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .story import StepStory
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """``T`` rows, ``S`` slices. ``slots`` are those of KV group 0; ``discard``: 1 for slices that emit nothing."""
+    """``T`` rows, ``S`` slices. ``slots``: of KV group 0; ``discard``: 1 for slices that emit nothing."""
 
     request_index: list[int]  # (T,)
     positions: list[int]  # (T,)

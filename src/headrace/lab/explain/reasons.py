@@ -1,10 +1,12 @@
-"""Reasons in words: why a slice is as long as it is, what a planner's remark means, what became of a result."""
+"""Reasons in words: why a slice has its length, what a planner's remark means, what a result brought."""
 
 from __future__ import annotations
 
 from headrace.contract.plan import Clip, Note
 from headrace.obs import events
 from headrace.obs.events import Body
+
+from .story import SliceStory
 
 _CLIPS = {
     Clip.WHOLE: "all it needed",
@@ -25,6 +27,13 @@ _NOTES = {
     Note.TOO_LONG_FOR_STEP: "waits: its {value} tokens exceed the step's budget and prompts are not cut",
 }
 
+_OUTCOMES = {
+    "delivered": "of a void step, kept all the same",
+    "dropped": "of a void step, dropped",
+    "gone": "the sequence had ended",
+    "failed": "failed",
+}
+
 
 def plain(text: str) -> str:
     """Recorded text, safe for a terminal: control characters (escape sequences) become a visible mark."""
@@ -41,6 +50,18 @@ def note_reason(seq_id: int, code: int, value: int) -> str:
     if code == Note.NO_BUDGET and seq_id < 0:
         return f"{value} waiting: the token budget was used up"
     return _NOTES[Note(code)].format(value=value)
+
+
+def result_reason(piece: SliceStory) -> str:
+    """What a slice's result brought."""
+    words = [_OUTCOMES[piece.outcome]] if piece.outcome in _OUTCOMES else []
+    if piece.emitted:
+        words.append(f"emits {', '.join(map(str, piece.emitted))}")
+    if piece.num_drafts and piece.num_valid is not None:
+        words.append(f"{piece.num_scheduled - piece.num_valid} of {piece.num_drafts} drafts rejected")
+    if piece.finish:
+        words.append(f"ends: {piece.finish}")
+    return "; ".join(words) or "emits nothing"
 
 
 def happening_text(event: Body) -> str:

@@ -1,7 +1,7 @@
 """What is told of a recording, as plain data: the same for text, JSON and HTML. Nothing here computes.
 
-Counts are taken at three moments: before the plan, after it, and after the step's result. With overlap another plan
-lies between the second and the third.
+Counts are taken at three moments: before the plan, after it, and after the step's result. With overlap
+another plan lies between the second and the third.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """A sequence's ledger: known tokens, planned progress, tokens out at the worker, outputs those may bring, and
-    the part of what is out that has become void."""
+    """A sequence's ledger: known tokens, planned progress, tokens out at the worker, outputs those may bring,
+    and the part of what is out that has become void."""
 
     num_tokens: int
     num_computed: int
@@ -23,11 +23,12 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class SliceStory(msgspec.Struct, kw_only=True):
-    """One sequence's share of a step. ``need`` tokens were wanted from ``first_position`` on, ``num_scheduled`` given.
+    """One sequence's share of a step: of ``need`` tokens from ``first_position`` on, ``num_scheduled`` given.
 
     ``tables``: the block table per KV group after the plan, 0 where no block is held; of it, the blocks from
-    ``block_starts`` on are news of this plan. ``*_left``: budgets after this slice. ``returned``, ``outcome``,
-    ``num_valid``, ``emitted`` and ``finish`` are None while the result is not in.
+    ``block_starts`` on are news of this plan. ``*_left``: budgets after this slice. ``returned``,
+    ``outcome``, ``result`` (in words), ``num_valid``, ``emitted`` and ``finish`` are None while the result
+    is not in.
     """
 
     seq_id: int
@@ -49,6 +50,7 @@ class SliceStory(msgspec.Struct, kw_only=True):
     planned: Counts
     returned: Counts | None = None
     outcome: str | None = None
+    result: str | None = None
     num_valid: int | None = None
     emitted: list[int] | None = None
     finish: str | None = None
@@ -64,7 +66,7 @@ class NoteStory(msgspec.Struct, frozen=True):
 
 
 class Happening(msgspec.Struct, frozen=True):
-    """Something other than a plan: add, finish, commit, fail, drafts, ready, reset. ``line``: of the recording."""
+    """Something other than a plan: add, finish, commit, fail, drafts, ready, reset; ``line`` of the file."""
 
     line: int
     t: float
@@ -76,8 +78,8 @@ class Happening(msgspec.Struct, frozen=True):
 class StepStory(msgspec.Struct, kw_only=True):
     """One plan and its result. ``step`` -1: an empty plan. ``happenings``: since the plan before.
 
-    ``outcome``: commit, fail, or None while in flight. ``running``/``waiting``: sequences after the plan, in order.
-    ``free_queue``: the next free blocks to be handed out, at most ``FREE_QUEUE_SHOWN``.
+    ``outcome``: commit, fail, or None while in flight. ``running``/``waiting``: sequences after the plan, in
+    order. ``free_queue``: the next free blocks to be handed out, at most ``FREE_QUEUE_SHOWN``.
     """
 
     step: int
@@ -104,8 +106,11 @@ class StepStory(msgspec.Struct, kw_only=True):
 
 
 class Story(msgspec.Struct, kw_only=True):
-    """A recording, or steps ``first`` to ``last`` of it. ``held``: block tables of running sequences before the
-    first step told, per sequence and KV group. ``difference``: where replay parted from the recording, if it did."""
+    """A recording, or steps ``first`` to ``last`` of it.
+
+    ``held``: block tables of running sequences before the first step told, per sequence and KV group.
+    ``difference``: where replay parted from the recording, if it did.
+    """
 
     path: str
     title: str

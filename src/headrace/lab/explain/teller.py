@@ -1,7 +1,7 @@
-"""The teller: replays a recording and looks at the scheduler between calls. It only reads; replay proves the rest.
+"""The teller: replays a recording and looks at the scheduler between calls. It only reads.
 
-Counts come from the scheduler itself, not from a second opinion kept here. It stops at the first difference between
-recording and replay, since nothing after it would be true.
+Counts come from the scheduler itself, not from a second opinion kept here. It stops at the first difference
+between recording and replay, since nothing after it would be true.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.obs import events
 from headrace.obs.events import Body
 from headrace.obs.recording import Recording
 
-from .reasons import clip_reason, happening_text, note_reason, plain
+from .reasons import clip_reason, happening_text, note_reason, plain, result_reason
 from .story import FREE_QUEUE_SHOWN, Counts, Happening, NoteStory, SliceStory, StepStory, Story
 
 _NO_COUNTS = Counts(0, 0, 0, 0, 0)
@@ -77,7 +77,7 @@ class Teller:
     def _take(self, event: Body, result: Any, line: int, told: bool) -> None:
         if isinstance(event, events.Planned):
             if told:
-                self._open.append(self._step(event, line, result))
+                self._open.append(self._step(event, line))
                 self.happenings = []
             self._number += event.step >= 0
             return
@@ -90,9 +90,9 @@ class Teller:
             seq_id = getattr(event, "seq_id", -1)
             self.happenings.append(Happening(line, event.t, str(kind), seq_id, happening_text(event)))
 
-    # -- a plan -------------------------------------------------------------------------------------------------
+    # -- a plan -----------------------------------------------------------------------------------------
 
-    def _step(self, event: events.Planned, line: int, plan: Any) -> StepStory:
+    def _step(self, event: events.Planned, line: int) -> StepStory:
         slots = int(self.recording.config.core.get("draft_slots", 0))
         total = sum(event.num_scheduled)
         story = StepStory(
@@ -125,7 +125,7 @@ class Teller:
         seq_id, q, drafts = event.seq_ids[i], event.num_scheduled[i], event.num_drafts[i]
         state = self._core.inspect(seq_id)
         planned = _counts_of(state)
-        # What is left after the slice is what it lacked: need = given + missing. Drafts that were cut are not missed.
+        # What is left after the slice is what it lacked. Drafts that were cut are not missed.
         missing = planned.num_tokens + planned.num_promised - planned.num_computed
         need = q if event.samples[i] else q + missing
         fresh = i in event.fresh_slices
@@ -151,13 +151,13 @@ class Teller:
         )
 
     def _kind(self, event: events.Planned, i: int) -> str:
-        """``verify`` has drafts; ``decode`` computes one sampled token; all else is ``prefill`` (also recomputing)."""
+        """``verify`` has drafts; ``decode`` computes one sampled token; else ``prefill`` (also recomputing)."""
         if event.num_drafts[i]:
             return "verify"
         past_prompt = event.num_computed[i] >= self._prompt_len.get(event.seq_ids[i], 0)
         return "decode" if past_prompt and event.samples[i] and event.num_scheduled[i] == 1 else "prefill"
 
-    # -- a result -----------------------------------------------------------------------------------------------
+    # -- a result ---------------------------------------------------------------------------------------
 
     def _returned(self, event: events.Committed | events.Failed, result: Any) -> None:
         story = next((s for s in self._open if s.step == event.step), None)
@@ -166,11 +166,14 @@ class Teller:
         story.t_returned = event.t
         if isinstance(event, events.Failed):
             story.outcome, story.message = "fail", plain(event.message)
+            for piece in story.slices:
+                piece.outcome = "failed"
         else:
             story.outcome = "commit"
             _write_results(story, event, result)
         for piece in story.slices:
             piece.returned = self._counts(piece.seq_id)
+            piece.result = result_reason(piece)
 
 
 def _write_results(story: StepStory, event: events.Committed, result: Any) -> None:

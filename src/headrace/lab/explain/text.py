@@ -87,7 +87,7 @@ def _print_happenings(happenings: Sequence[Happening], name: Name, console: Cons
 
 
 def _counts_table(step: StepStory, name: Name) -> Table:
-    """Counts before the plan → after it → after the result; ``left``: token / input budget after the slice."""
+    """Counts before the plan → after it → after the result; ``left``: both budgets after the slice."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim", expand=False)
     table.add_column("  sequence")
     table.add_column("what")
@@ -97,7 +97,7 @@ def _counts_table(step: StepStory, name: Name) -> Table:
         end = piece.first_position + piece.num_scheduled - 1
         row = [
             f"{piece.num_scheduled}/{piece.need}",
-            f"{piece.first_position}–{end}",
+            f"{piece.first_position}–{end}" if piece.num_scheduled > 1 else str(end),
             *(
                 _moments(piece, field)
                 for field in ("num_computed", "num_tokens", "num_in_flight", "num_promised")
@@ -125,14 +125,7 @@ def _slice_line(piece: SliceStory, name: Name) -> Padding:
     if piece.num_drafts:
         parts.append(f"{piece.num_drafts} drafts")
     parts.append("blocks " + ", ".join(_table_text(*pair) for pair in zip(piece.tables, piece.block_starts)))
-    if piece.emitted:
-        parts.append(f"emits {', '.join(map(str, piece.emitted))}")
-    if piece.num_drafts and piece.num_valid is not None:
-        parts.append(f"{piece.num_scheduled - piece.num_valid} drafts rejected")
-    if piece.outcome not in (None, "committed"):
-        parts.append(f"result {piece.outcome}")
-    if piece.finish:
-        parts.append(f"ends: {piece.finish}")
+    parts.append(piece.result or "its result is not in")
     return _indented("; ".join(parts), who=name(piece.seq_id))
 
 
