@@ -17,6 +17,8 @@ struct Table {
   void (*rms_norm)(const NormArgs&);
   void (*rope)(const RopeArgs&);
   void (*gate_mul)(const GateArgs&);
+  void (*qkv_to_cache)(const HeadsArgs&);
+  void (*axpy)(const AxpyArgs&);
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
   // generic/attention.h).
   void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);

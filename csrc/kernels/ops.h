@@ -18,6 +18,14 @@ struct LinearArgs {
   std::int64_t tokens;
 };
 
+// out (count, K) = rows of the weight by id, each in [0, N).
+struct EmbeddingArgs {
+  const PackedMatrix* weight;
+  const std::int32_t* ids;
+  float* out;
+  std::int64_t count;
+};
+
 // y (rows, width) = norm of x, or of x + residual, which then goes to sum_out.
 struct NormArgs {
   const float* x;
@@ -37,6 +45,40 @@ struct RopeArgs {
   float* y;
   std::int64_t tokens, heads, head_dim, rot;
   bool interleaved;
+};
+
+// Splits qkv (T, (q_heads + 2 kv_heads) * D) into heads, norms q and k heads where weights are given, rotates them,
+// writes k and v to the caches at slots (-1: nowhere) and q (T, q_heads, D) to `q`.
+struct HeadsArgs {
+  const float* qkv;
+  const float* q_norm;
+  const float* k_norm;
+  const std::int32_t* positions;
+  const float* table;
+  const std::int32_t* slots;
+  float* k_cache;
+  float* v_cache;
+  float* q;
+  std::int64_t tokens, q_heads, kv_heads, head_dim, rot, blocks, block_size, max_positions;
+  float eps;
+  bool interleaved;
+};
+
+// out (count, width) = rows `index` of x (tokens, width).
+struct GatherRowsArgs {
+  const float* x;
+  const std::int32_t* index;
+  float* out;
+  std::int64_t count, width, tokens;
+};
+
+// out = x * factor + other (when there is one), element by element, (rows, width).
+struct AxpyArgs {
+  const float* x;
+  const float* other;
+  float* out;
+  std::int64_t rows, width;
+  float factor;
 };
 
 enum class Gate { kSilu, kGeluTanh };
@@ -61,6 +103,7 @@ struct AttentionArgs {
   std::int64_t tokens, slices, max_blocks, q_heads, kv_heads, block_size, head_dim;
   float scale;
   std::int32_t window;
+  std::int64_t blocks = 0;  // of the caches; what block ids are checked against
 };
 
 // Maximum of a row of logits and the lowest id that has it; a NaN anywhere makes the value NaN.

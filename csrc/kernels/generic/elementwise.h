@@ -96,6 +96,54 @@ inline void rope(const RopeArgs& args) {
   for_rows(args.tokens, args.heads * args.head_dim, [&](std::int64_t token) { rope_row(args, token); });
 }
 
+// One head: norm (when it has a weight), then rotation. The same arithmetic as norm_row and rope_row.
+inline void finish_head(const HeadsArgs& args, const float* x, const float* norm, std::int64_t token, float* out) {
+  constexpr std::int64_t most = 1024;  // floats; the binding refuses larger heads
+  float normed[most];
+  if (norm) {
+    norm_row({x, nullptr, norm, normed, nullptr, 1, args.head_dim, args.eps}, 0);
+    x = normed;
+  }
+  const RopeArgs rope{x, args.positions + token, args.table, out, 1, 1, args.head_dim, args.rot, args.interleaved};
+  rope_row(rope, 0);
+}
+
+inline void heads_row(const HeadsArgs& args, std::int64_t token) {
+  const std::int64_t d = args.head_dim, heads = args.q_heads + 2 * args.kv_heads;
+  const float* const qkv = args.qkv + token * heads * d;
+  for (std::int64_t h = 0; h < args.q_heads; ++h) {
+    finish_head(args, qkv + h * d, args.q_norm, token, args.q + (token * args.q_heads + h) * d);
+  }
+  const std::int64_t slot = args.slots[token];
+  if (slot < 0) return;
+  const std::int64_t block = slot / args.block_size, offset = slot % args.block_size;
+  for (std::int64_t h = 0; h < args.kv_heads; ++h) {
+    const std::int64_t to = ((block * args.kv_heads + h) * args.block_size + offset) * d;
+    const float* const v = qkv + (args.q_heads + args.kv_heads + h) * d;
+    finish_head(args, qkv + (args.q_heads + h) * d, args.k_norm, token, args.k_cache + to);
+    for_vectors(d, [&](std::int64_t i, std::int64_t live) {
+      store_live(args.v_cache + to + i, load_live(v + i, live), live);
+    });
+  }
+}
+
+inline void qkv_to_cache(const HeadsArgs& args) {
+  const std::int64_t width = (args.q_heads + 2 * args.kv_heads) * args.head_dim;
+  for_rows(args.tokens, width, [&](std::int64_t token) { heads_row(args, token); });
+}
+
+inline void axpy(const AxpyArgs& args) {
+  const Vec factor = set1(args.factor);
+  for_rows(args.rows, args.width, [&](std::int64_t row) {
+    const std::int64_t at = row * args.width;
+    for_vectors(args.width, [&](std::int64_t i, std::int64_t live) {
+      const Vec scaled = mul(load_live(args.x + at + i, live), factor);
+      const Vec y = args.other ? add(scaled, load_live(args.other + at + i, live)) : scaled;
+      store_live(args.out + at + i, y, live);
+    });
+  });
+}
+
 // 1 / (1 + exp(-x))
 inline Vec sigmoid(Vec x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x)))); }
 

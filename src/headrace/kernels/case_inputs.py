@@ -74,6 +74,31 @@ def write_kv(seed: int, t: int, heads: int, block_size: int, d: int) -> Args:
     return k, v, torch.ones(shape), torch.ones(shape), slots
 
 
+def heads(seed: int, t: int, heads: tuple[int, int], d: int, rot: int, norms: bool) -> Args:
+    """A fused projection for shuffled slots, some of them padding, into caches full of ones."""
+    g = generator(seed)
+    qkv = torch.randn(t, (heads[0] + 2 * heads[1]) * d, generator=g)
+    weights = [torch.randn(d, generator=g) if norms else None for _ in range(2)]
+    positions = torch.randint(512, (t,), generator=g, dtype=torch.int32)
+    blocks, block_size = t // 16 + 2, 16
+    slots = torch.randperm(blocks * block_size, generator=g)[:t].to(torch.int32)
+    slots[::3] = -1
+    shape = (blocks, heads[1], block_size, d)
+    return qkv, *weights, 1e-5, positions, rope_table(512, rot), False, torch.ones(shape), torch.ones(shape), slots
+
+
+def gather(seed: int, t: int, r: int, d: int) -> Args:
+    """x (t, d) and r row numbers, repeats likely."""
+    g = generator(seed)
+    return torch.randn(t, d, generator=g), torch.randint(t, (r,), generator=g, dtype=torch.int32)
+
+
+def axpy(seed: int, t: int, d: int, add: bool) -> Args:
+    """x (t, d), a factor, and perhaps something to add."""
+    g = generator(seed)
+    return torch.randn(t, d, generator=g), 1.7, torch.randn(t, d, generator=g) if add else None
+
+
 def attention(
     seed: int,
     slices: list[tuple[int, int]],

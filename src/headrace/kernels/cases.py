@@ -56,6 +56,8 @@ def call(ops: Ops, op: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     result = getattr(ops, op)(*args)
     if op == "write_kv":
         return args[2], args[3]
+    if op == "qkv_to_cache":
+        return result, args[7], args[8]
     if op == "apply_rules":
         return (args[0],)
     if isinstance(result, Logprobs):
@@ -167,6 +169,21 @@ CASES: tuple[Case, ...] = (
         "write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True
     ),
     _rows("write_kv", "none", partial(inputs.write_kv, t=0, heads=1, block_size=16, d=8)),
+    *(
+        _rows("qkv_to_cache", name, partial(inputs.heads, t=t, heads=heads, d=d, rot=rot, norms=norms), timed=t > 40)
+        for name, t, heads, d, rot, norms in (
+            ("plain", 11, (9, 3), 64, 64, False),
+            ("norms", 7, (4, 1), 20, 12, True),
+            ("none", 0, (2, 2), 8, 8, True),
+            ("wide", 64, (9, 3), 64, 64, True),
+        )
+    ),
+    *(_rows("gather_rows", f"{t}-{r}", partial(inputs.gather, t=t, r=r, d=37), 1) for t, r in ((9, 5), (3, 0), (1, 4))),
+    *(
+        _rows("axpy", f"{t}x{d}{'-add' if add else ''}", partial(inputs.axpy, t=t, d=d, add=add), *((0, 2) if add else (0,)))
+        for t, d in ((0, 5), (7, 37), (64, 576))
+        for add in (False, True)
+    ),
     *(_attention(f"ragged-block-{b}", RAGGED, block_size=b) for b in (3, 16, 32, 48)),
     *(_attention(f"window-{w}", RAGGED, window=w, block_size=16) for w in (1, 5, 32, 100, 700)),
     _attention("none", [], heads=(2, 1), d=16),

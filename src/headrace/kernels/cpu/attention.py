@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
+
+from ..workspace import empty, rows_of
 
 
 def paged_attention(
@@ -20,8 +21,8 @@ def paged_attention(
     window: int,
 ) -> Tensor:
     """q (T, Hq, D) -> (T, Hq, D); see ``Ops.paged_attention``. Padding rows come back as zeros."""
-    q = q.contiguous()
-    out = torch.empty_like(q)
+    q = rows_of(q)
+    out = empty(*q.shape)
     arrays = map(to_dlpack, (q, k_cache, v_cache, block_table, query_start_loc, seq_lens))
     _kernels.paged_attention(*arrays, scale, window, to_dlpack(out))
     return out

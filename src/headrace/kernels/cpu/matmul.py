@@ -12,6 +12,8 @@ from torch.utils.dlpack import to_dlpack
 from headrace import _kernels
 from headrace._kernels import PackedMatrix
 
+from ..workspace import empty, rows_of
+
 
 def pack_weight(w: Tensor) -> PackedMatrix:
     """w (N, K) of any float dtype -> a packed copy."""
@@ -20,13 +22,20 @@ def pack_weight(w: Tensor) -> PackedMatrix:
 
 def linear(x: Tensor, w: PackedMatrix, bias: Tensor | None) -> Tensor:
     """x (T, K) -> (T, N)."""
-    out = x.new_empty(x.shape[0], w.n)
-    _kernels.linear(to_dlpack(x.contiguous()), w, None if bias is None else to_dlpack(bias), to_dlpack(out))
+    out = empty(x.shape[0], w.n)
+    _kernels.linear(to_dlpack(rows_of(x)), w, None if bias is None else to_dlpack(bias), to_dlpack(out))
     return out
 
 
 def embedding(ids: Tensor, w: PackedMatrix) -> Tensor:
     """ids (T,) int32 -> (T, K)."""
-    out = torch.empty(ids.shape[0], w.k)
+    out = empty(ids.shape[0], w.k)
     _kernels.embedding(to_dlpack(ids), w, to_dlpack(out))
+    return out
+
+
+def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x (T, D), rows (R,) int32 -> (R, D)."""
+    out = empty(rows.shape[0], x.shape[1])
+    _kernels.gather_rows(to_dlpack(rows_of(x)), to_dlpack(rows), to_dlpack(out))
     return out
