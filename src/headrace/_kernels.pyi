@@ -2,6 +2,7 @@
 CPU kernels: arithmetic on float32 arrays, chosen per processor at run time.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -67,6 +68,17 @@ def write_kv(k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None),
     Copies token t's keys and values to slots[t] of the caches; -1 writes nothing.
     """
 
+def qkv_to_cache(qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], q_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, k_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, eps: float, positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], table: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], interleaved: bool, k_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu')], v_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu')], slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+    """
+    Head norms, rotation and cache writes of a fused projection; q goes to out (T, Hq, D).
+    """
+
+def gather_rows(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """out (R, width) = x[rows]."""
+
+def axpy(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], factor: float, other: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """out = x * factor, plus other where given."""
+
 def paged_attention(q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], block_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], query_start_loc: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], scale: float, window: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
     """
     Attention of packed rows q (T, Hq, D) to the paged cache; rows beyond the last slice become 0.
@@ -80,3 +92,26 @@ def sample(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), or
 
 def gather_logprobs(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chosen: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], top_ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], top_values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """Log-softmax of logits (R, V) at ids (R) and of the best (R, n)."""
+
+class Program:
+    """Kernel calls recorded once and replayed without Python."""
+
+    def __init__(self, tokens: int, logits: int) -> None:
+        """Capacities; they must differ."""
+
+    def input(self, index: int, array: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]) -> None:
+        """Declares the array to be step input `index`."""
+
+    def start(self) -> None:
+        """
+        From now on this thread's kernel calls are recorded here instead of run.
+        """
+
+    @staticmethod
+    def stop() -> None:
+        """Ends the recording of this thread."""
+
+    def run(self, tokens: int, logits: int, slices: int, max_blocks: int, inputs: Sequence[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]]) -> None:
+        """Replays the calls over a step of these sizes."""
+
+    def __len__(self) -> int: ...

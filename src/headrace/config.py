@@ -76,6 +76,8 @@ class RuntimeConfig:
 
     overlap: bool = True
     """Plan and launch step N+1 before step N's result is processed."""
+    graphs: str = "full"
+    """Step graphs: none, piecewise, full, full_decode_only, full_and_piecewise."""
     num_threads: int | None = None
     """Kernel threads; None: the physical cores this process may use."""
     step_timeout_s: float = 120.0

@@ -13,6 +13,7 @@ from harness import Outcome, make_engine, request, run
 from headrace import _kernels
 from headrace.contract.request import Request
 from headrace.models.context import Model
+from headrace.worker.graphs import POLICIES
 
 
 def prompts(count: int, seed: int = 5, low: int = 1, high: int = 40) -> list[list[int]]:
@@ -45,7 +46,7 @@ def singles(model: Model, **limits: object) -> list[object]:
     """Each request alone, synchronously, prefill whole, nothing cached."""
     out: list[object] = []
     for item in requests():
-        engine = make_engine(model, overlap=False, prefix_caching=False, **limits)
+        engine = make_engine(model, overlap=False, prefix_caching=False, graphs="none", **limits)
         out += bits(run(engine, [item]))
         engine.close()
     return out
@@ -114,6 +115,15 @@ def test_preempted_equals_not_preempted(model: Model, expected: list[object], ov
     )
     assert bits(run(engine, requests())) == expected
     assert engine.core.num_preemptions > 0, "the pool was not small enough to show anything"
+    engine.close()
+
+
+@pytest.mark.parametrize("policy", ["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"])
+def test_graph_equals_eager(model: Model, expected: list[object], policy: str) -> None:
+    engine = make_engine(model, graphs=policy, token_budget=16)
+    assert bits(run(engine, requests())) == expected
+    modes = engine.worker._runner.graphs.modes  # type: ignore[attr-defined]
+    assert set(modes) == set(POLICIES[policy]), "steps did not run in the modes asked for"
     engine.close()
 
 

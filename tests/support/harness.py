@@ -18,6 +18,7 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
 from headrace.models.registry import load_model
 from headrace.models.weights import open_checkpoint
+from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
@@ -48,14 +49,17 @@ def load_tiny(family: str, folder: Path, backend: str = "cpu") -> Model:
 
 
 def make_engine(
-    model: Model, *, overlap: bool = True, num_blocks: int = 200, block_size: int = 4, backend: str = "cpu", **limits: Any
+    model: Model, *, overlap: bool = True, num_blocks: int = 200, block_size: int = 4, backend: str = "cpu", graphs: str = "full", **limits: Any
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     groups = [(int(g.kind), g.window) for g in model.kv_layout.groups]
     core = Scheduler(num_blocks=num_blocks, block_size=block_size, groups=groups, **limits)
     kv = allocate_kv(model.kv_layout, num_blocks, block_size, poison=True)
-    return Engine(core, Worker(Runner(model, resolve_ops(backend), kv), block_size), overlap=overlap)
+    ops = resolve_ops(backend)
+    sizes = (7, limits.get("token_budget", 512))
+    captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, limits.get("max_seqs", 64))
+    return Engine(core, Worker(Runner(model, ops, kv, captured), block_size), overlap=overlap)
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:

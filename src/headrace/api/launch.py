@@ -19,6 +19,7 @@ from headrace.models.registry import load_model
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.recorder import Recorder
+from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
@@ -56,7 +57,12 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
-    runner = Runner(model, ops, allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size))
+    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size)
+    limits = config.scheduler
+    graphs = Graphs(
+        model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
+    )
+    runner = Runner(model, ops, kv, graphs)
     engine = Engine(
         core,
         Worker(runner, config.cache.block_size),

@@ -26,6 +26,14 @@ class StepKind(IntEnum):
     DECODE = 2
 
 
+class GraphMode(IntEnum):
+    """How a step's forward ran: op by op, captured between attentions, or captured whole. Ordered."""
+
+    NONE = 0
+    PIECEWISE = 1
+    FULL = 2
+
+
 class Clip(IntEnum):
     """Why a slice is as long as it is."""
 

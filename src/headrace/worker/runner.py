@@ -11,13 +11,19 @@ from headrace.contract.batch import PackedBatch
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
 
+from .graphs import Graphs
+
 
 class Runner:
-    """``forward`` gives hidden states of all rows; ``logits`` the head's output for chosen rows."""
+    """``forward`` gives hidden states of all rows and logits of those asked for; ``logits`` is the head alone.
 
-    def __init__(self, model: Model, ops: Ops, kv: Sequence[LayerKV]) -> None:
+    With ``graphs`` a step that fits one is replayed from it; its results are then views that the next step overwrites.
+    """
+
+    def __init__(self, model: Model, ops: Ops, kv: Sequence[LayerKV], graphs: Graphs | None = None) -> None:
         self.model = model
         self.ops = ops
+        self.graphs = graphs
         self._kv = kv
 
     def context(self, batch: PackedBatch) -> ForwardContext:
@@ -36,10 +42,14 @@ class Runner:
             layers=self._kv,
         )
 
-    def forward(self, context: ForwardContext) -> Tensor:
-        """Hidden states (T, hidden)."""
-        return self.model.forward(context)
+    def forward(self, batch: PackedBatch, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch."""
+        graph = self.graphs.find(batch, len(rows)) if self.graphs is not None else None
+        if graph is not None:
+            return graph.run(context, rows)
+        hidden = self.model.forward(context)
+        return hidden, self.logits(hidden, rows)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits (R, V) of the given rows (int64) of ``hidden``."""
-        return self.model.logits(hidden[rows])
+        """Logits (R, V) of the given rows (R,) int32 of ``hidden``."""
+        return self.model.logits(self.ops.gather_rows(hidden, rows))
