@@ -18,6 +18,8 @@ function make(tag, text, className) {
   return node;
 }
 
+const amount = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+
 function list(node, items, empty) {
   node.replaceChildren(...(items.length ? items : [make("li", empty, "hint")]));
 }

@@ -4,7 +4,7 @@ function drawStep() {
   const step = steps[current];
   const tokens = step.slices.reduce((sum, s) => sum + s.q, 0);
   at("step-title").textContent = step.step < 0 ? "A plan with nothing to run"
-    : `Step ${step.step}: ${tokens} tokens in ${step.slices.length} slices`;
+    : `Step ${step.step}: ${amount(tokens, "token")} in ${amount(step.slices.length, "slice")}`;
   at("number").value = step.step;
   at("summary").replaceChildren(...summary(step));
   list(at("happenings"), step.happenings.map(happening), "nothing");

@@ -4,7 +4,8 @@ function cellOf(step, id) {
   const slice = step.slices.find((s) => s.id === id);
   if (slice) {
     const words = `${slice.kind}, ${slice.why}`;
-    return { kind: slice.kind, mark: slice.q, ended: Boolean(slice.finish), words };
+    const isVoid = ["gone", "dropped", "failed"].includes(slice.outcome);
+    return { kind: slice.kind, mark: slice.q, ended: Boolean(slice.finish), isVoid, words };
   }
   if (step.notes.some((n) => n.seq_id === id && n.note === "preempted"))
     return { kind: "preempted", mark: "×", words: "preempted" };
@@ -60,6 +61,7 @@ function timelineRow(id, shown, first) {
     if (cell) {
       td.classList.add("k-" + cell.kind);
       td.classList.toggle("ended", Boolean(cell.ended));
+      td.classList.toggle("void", Boolean(cell.isVoid));
       td.title = `${nameOf(id)}, step ${step.step}: ${cell.words}`;
     }
     td.classList.toggle("now", first + i === current);
