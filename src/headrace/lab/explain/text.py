@@ -57,11 +57,9 @@ def _print_head(recording: Recording, console: Console) -> None:
     if config.title:
         console.print(Text(plain(config.title), style="bold"))
     knobs = ", ".join(f"{name} {value}" for name, value in config.core.items())
-    console.print(
-        Text(
-            f"{_amount(recording.num_steps, 'step')}, recorded by headrace {plain(config.headrace)}; {plain(knobs)}"
-        )
-    )
+    version = plain(config.headrace)
+    words = f"{_amount(recording.num_steps, 'step')}, recorded by headrace {version}; {plain(knobs)}"
+    console.print(Text(words))
 
 
 def _print_step(step: StepStory, name: Name, console: Console) -> None:
