@@ -22,8 +22,10 @@ from headrace.obs.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where replay and recording part. ``step`` is -1 outside of steps; ``field``: the array's
-    (or number's) name, or ``call`` when the scheduler refused what was recorded."""
+    """The first place where replay and recording part. ``step`` is -1 outside of steps.
+
+    ``field``: the array's (or number's) name, or ``call`` when the scheduler refused what was recorded.
+    """
 
     line: int
     step: int

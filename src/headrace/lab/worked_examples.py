@@ -163,7 +163,7 @@ def v_e2(path: Path) -> None:
 
 
 def v_e2_pool(path: Path) -> None:
-    """A pool of five. Blocks 1 and 2 stay with H; before step 1 the free queue is [5, 3, 4], 3 and 4 named."""
+    """A pool of five. Blocks 1 and 2 stay with H; before step 1 the free queue is [5, 3, 4]."""
     script = Script(
         path,
         "V-E2, pool trace: hit on block 3, free it, hand out blocks 5 and 4; block 3 can still be hit",

@@ -50,8 +50,10 @@ class Added(Event, tag="add", kw_only=True):
 
 
 class Finished(Event, tag="finish", kw_only=True):
-    """A sequence was ended from outside: ``abort``, ``stop`` (a stop string), ``error``. Ends that the scheduler
-    finds itself (end-of-sequence ids, lengths) follow from the commits and have no line."""
+    """A sequence was ended from outside: ``abort``, ``stop`` (a stop string) or ``error``.
+
+    Ends that the scheduler finds itself (end-of-sequence ids, lengths) follow from the commits: no line.
+    """
 
     t: float
     seq_id: int
@@ -59,7 +61,7 @@ class Finished(Event, tag="finish", kw_only=True):
 
 
 class Planned(Event, tag="plan", kw_only=True):
-    """A plan, array for array as in ``contract/plan.py``. ``step`` -1: nothing could run; the notes say why."""
+    """A plan, array for array as in ``contract/plan.py``. ``step`` -1: nothing could run, see the notes."""
 
     t: float
     step: int
@@ -94,7 +96,7 @@ class Planned(Event, tag="plan", kw_only=True):
 
 
 class Committed(Event, tag="commit", kw_only=True):
-    """A step's result as the worker gave it: ``num_valid`` per slice; ``offsets`` cut ``tokens`` to slices."""
+    """A step's result as the worker gave it: ``num_valid`` per slice; ``offsets`` cut ``tokens``."""
 
     t: float
     step: int

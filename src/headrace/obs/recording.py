@@ -22,7 +22,7 @@ _CLIPS = frozenset(int(clip) for clip in Clip)
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: a last line, cut off, is left out."""
+    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: a last line was cut off."""
 
     path: str
     config: Config

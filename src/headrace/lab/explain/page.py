@@ -22,6 +22,7 @@ MAX_SLICES = 20_000  # slices in one page: about 6 MB
 MAX_WAITING = 100  # waiting sequences named per step
 
 _ASSETS = Path(__file__).parent / "assets"
+_SCRIPTS = ("base.js", "timeline.js", "step.js", "moves.js")
 
 
 def page_range(recording: Recording, first: int, last: int) -> tuple[int, int]:
@@ -41,7 +42,7 @@ def render(story: Story) -> str:
     parts = {
         "TITLE": escape(story.title or Path(story.path).name),
         "STYLE": (_ASSETS / "page.css").read_text(encoding="utf-8"),
-        "SCRIPT": (_ASSETS / "page.js").read_text(encoding="utf-8"),
+        "SCRIPT": "\n".join((_ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPTS),
         "DATA": _json_for_script(page_data(story)),
     }
     pieces = template.split("@@")

@@ -151,7 +151,7 @@ class Teller:
         )
 
     def _kind(self, event: events.Planned, i: int) -> str:
-        """``verify`` has drafts; ``decode`` computes one sampled token; else ``prefill`` (also recomputing)."""
+        """``verify`` has drafts, ``decode`` computes one sampled token; all else is ``prefill``."""
         if event.num_drafts[i]:
             return "verify"
         past_prompt = event.num_computed[i] >= self._prompt_len.get(event.seq_ids[i], 0)

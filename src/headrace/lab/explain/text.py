@@ -57,17 +57,16 @@ def _print_head(recording: Recording, console: Console) -> None:
     if config.title:
         console.print(Text(plain(config.title), style="bold"))
     knobs = ", ".join(f"{name} {value}" for name, value in config.core.items())
-    console.print(
-        Text(f"{recording.num_steps} steps, recorded by headrace {plain(config.headrace)}; {plain(knobs)}")
-    )
+    version = plain(config.headrace)
+    words = f"{_amount(recording.num_steps, 'step')}, recorded by headrace {version}; {plain(knobs)}"
+    console.print(Text(words))
 
 
 def _print_step(step: StepStory, name: Name, console: Console) -> None:
     console.print()
-    title = f"step {step.step}" if step.step >= 0 else "a step with nothing to run"
-    console.print(
-        Rule(Text(f"{title} · {step.num_scheduled} tokens in {len(step.slices)} slices"), align="left")
-    )
+    title = f"step {step.step}" if step.step >= 0 else "a plan with nothing to run"
+    size = f"{_amount(step.num_scheduled, 'token')} in {_amount(len(step.slices), 'slice')}"
+    console.print(Rule(Text(f"{title} · {size}"), align="left"))
     _print_happenings(step.happenings, name, console)
     if step.slices:
         console.print(_counts_table(step, name))
@@ -77,6 +76,10 @@ def _print_step(step: StepStory, name: Name, console: Console) -> None:
         who = "queue" if note.seq_id < 0 else name(note.seq_id)
         console.print(_indented(note.why, "yellow", who))
     console.print(_foot(step, name))
+
+
+def _amount(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _print_happenings(happenings: Sequence[Happening], name: Name, console: Console) -> None:
