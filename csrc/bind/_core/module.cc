@@ -13,6 +13,7 @@ void bind_pack(nb::module_& m);
 }  // namespace headrace::bind
 
 NB_MODULE(_core, m) {
+  nb::set_leak_warnings(false);  // a daemon thread may still hold a plan when the interpreter ends
   m.doc() = "Scheduling core: ledger, block pool, planners, packing. Pure functions of the calls made.";
   headrace::bind::bind_ledger(m);
   headrace::bind::bind_pool(m);

@@ -39,6 +39,15 @@ class PullError(HeadraceError):
         self.source = source
 
 
+class RecordingError(HeadraceError, ValueError):
+    """A flight recording that cannot be read or replayed. ``path`` and ``line`` (from 1; 0: the file) name the place."""
+
+    def __init__(self, path: str, line: int, message: str) -> None:
+        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+        self.path = path
+        self.line = line
+
+
 class WorkerError(HeadraceError):
     """A step failed in the worker. The sequences of that step are affected; the engine goes on."""
 

@@ -66,7 +66,5 @@ def group_layers(windows: list[int]) -> tuple[KVGroup, ...]:
     groups: list[KVGroup] = []
     for window, layers in sorted(by_window.items()):
         kind = KVKind.SLIDING if window else KVKind.FULL
-        groups += [
-            KVGroup(kind, window, tuple(layers[i : i + size])) for i in range(0, len(layers), size)
-        ]
+        groups += [KVGroup(kind, window, tuple(layers[i : i + size])) for i in range(0, len(layers), size)]
     return tuple(groups)

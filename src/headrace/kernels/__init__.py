@@ -1,1 +1,1 @@
-"""Arithmetic behind one interface (``ops``). Backends are folders; ``resolve`` picks one. Nothing here schedules."""
+"""Arithmetic behind one interface (``ops``). Backends are folders; ``resolve`` picks one. Never schedules."""

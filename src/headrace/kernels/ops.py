@@ -2,8 +2,9 @@
 
 Conventions, unless a docstring says otherwise: floating tensors are float32 and contiguous; index tensors are
 int32; ``T`` is the number of packed tokens of a step, ``S`` the number of slices, ``R`` the number of logits
-rows, ``V`` the vocabulary, ``D`` the head size. Every op is a pure function of its rows: a row's result has the
-same bits whatever the other rows, the thread count and the block table are (promised by the ``cpu`` backend).
+rows, ``V`` the vocabulary, ``D`` the head size. T, S and R may be 0. Every op is a pure function of its rows:
+a row's result has the same bits whatever the other rows, the thread count and the block table are (promised
+by the ``cpu`` backend).
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class LogitRules:
 
     bias_offsets/bias_ids/bias_values: added to the logits (``-inf`` bans an id) ·
     allow_offsets/allow_ids: when a row's run is not empty, every id outside it becomes -inf ·
-    prompt_offsets/prompt_ids and output_offsets/output_ids: the tokens that penalties look at (repeats allowed) ·
+    prompt_offsets/prompt_ids and output_offsets/output_ids: tokens that penalties look at (repeats allowed) ·
     repetition, presence, frequency: (R,) float32 (1, 0, 0 = off) ·
     ban_offsets/ban_ids: ids set to -inf last (min_tokens, EOS rules).
     Order: allow, bias, penalties (repetition, then frequency, then presence), ban.
-    Repetition looks at prompt and output ids: a positive logit is divided, a negative one multiplied, once per
-    distinct id. Frequency subtracts ``frequency * count`` and presence ``presence`` for output ids only.
+    Repetition looks at prompt and output ids: a positive logit is divided, a negative one multiplied, once
+    per distinct id. Frequency subtracts ``frequency * count`` and presence ``presence`` for output ids only.
     """
 
     bias_offsets: Tensor
@@ -67,8 +68,8 @@ class LogitRules:
 @dataclass(frozen=True, slots=True)
 class Logprobs:
     """``chosen`` (R,) float32, ``rank`` (R,) int32 counted from 1 (number of ids with a logit >= the chosen
-    one's, ties broken by id so that ranks are unique), ``top_ids`` (R, n) int32, ``top_values`` (R, n) float32,
-    descending, ties by lower id."""
+    one's, ties broken by id so that ranks are unique), ``top_ids`` (R, n) int32, ``top_values`` (R, n)
+    float32, descending, ties by lower id. A row whose id is -1 (nothing drawn) has chosen NaN and rank 0."""
 
     chosen: Tensor
     rank: Tensor
@@ -86,31 +87,34 @@ class Ops:
     linear: Callable[[Tensor, Weight, Tensor | None], Tensor]
     # embedding(ids (T,), w (V, K)) -> (T, K). The same Weight may serve as LM head.
     embedding: Callable[[Tensor, Weight], Tensor]
-    # rms_norm(x (..., D), weight (D,), eps) -> like x, over the last dimension. x * rsqrt(mean(x^2) + eps) * weight.
+    # rms_norm(x (..., D), weight (D,), eps) -> like x, over the last dimension:
+    #   x * rsqrt(mean(x^2) + eps) * weight.
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]
     # add_rms_norm(x (T, D), residual (T, D), weight (D,), eps) -> (norm(x + residual), x + residual).
     add_rms_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-    # rope(q (T, Hq, D), k (T, Hkv, D), positions (T,), table (max_pos, 2, rot/2): cos then sin, interleaved: bool)
-    #   -> (q', k'). Rotates the first ``rot`` of D dims. interleaved False: pairs (i, i + rot/2); True: (2i, 2i + 1).
+    # rope(q (T, Hq, D), k (T, Hkv, D), positions (T,), table (max_pos, 2, rot/2): cos then sin,
+    #   interleaved: bool) -> (q', k'). Rotates the first ``rot`` of D dims. interleaved False: pairs
+    #   (i, i + rot/2); True: (2i, 2i + 1).
     rope: Callable[[Tensor, Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]]
     # silu_mul(x (T, 2F)) -> (T, F): silu(x[:, :F]) * x[:, F:].
     silu_mul: Callable[[Tensor], Tensor]
-    # gelu_tanh_mul(x (T, 2F)) -> (T, F): gelu with the tanh approximation of the first half, times the second.
+    # gelu_tanh_mul(x (T, 2F)) -> (T, F): gelu (tanh approximation) of the first half, times the second.
     gelu_tanh_mul: Callable[[Tensor], Tensor]
     # write_kv(k (T, Hkv, D), v (T, Hkv, D), k_cache (B, Hkv, block_size, D), v_cache, slots (T,)): in place.
     #   slot = block * block_size + offset; -1 is padding and writes nothing.
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     # paged_attention(q (T, Hq, D), k_cache (B, Hkv, block_size, D), v_cache, block_table (S, max_blocks),
     #   query_start_loc (S+1,), seq_lens (S,), scale, window) -> (T, Hq, D).
-    #   Row j of slice s sits at position seq_lens[s] - (query_start_loc[s+1] - query_start_loc[s]) + j and sees
-    #   positions <= its own, and > its own - window when window > 0. Blocks wholly outside may be 0 (null) and
-    #   are never read. Hq is a multiple of Hkv; query head h reads KV head h // (Hq / Hkv).
+    #   Row j of slice s sits at position seq_lens[s] - (query_start_loc[s+1] - query_start_loc[s]) + j and
+    #   sees positions <= its own, and > its own - window when window > 0. Blocks wholly outside may be 0
+    #   (null) and are never read. Hq is a multiple of Hkv; query head h reads KV head h // (Hq / Hkv).
+    #   Rows beyond the last slice (padding) come back as zeros.
     paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float, int], Tensor]
     # apply_rules(logits (R, V), rules): in place.
     apply_rules: Callable[[Tensor, LogitRules], None]
-    # sample(logits (R, V), params) -> ids (R,) int32. Order: temperature, min-p, top-k, top-p, then Gumbel-max with
-    #   noise that is a function of (seed, position, vocabulary id) alone. Greedy takes the lowest id of the maxima.
-    #   A row without a finite maximum (NaN, or all -inf) returns -1.
+    # sample(logits (R, V), params) -> ids (R,) int32: temperature, min-p, top-k, top-p, then Gumbel-max
+    #   with noise that is a function of (seed, position, vocabulary id) alone. Greedy takes the lowest id of
+    #   the maxima. A row without a finite maximum (any NaN, or all -inf) returns -1.
     sample: Callable[[Tensor, SampleParams], Tensor]
     # gather_logprobs(logits (R, V), ids (R,), n) -> Logprobs of log-softmax(logits); n may be 0.
     gather_logprobs: Callable[[Tensor, Tensor, int], Logprobs]

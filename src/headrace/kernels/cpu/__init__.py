@@ -1,1 +1,31 @@
-"""."""
+"""The CPU backend: kernels of the ``_kernels`` extension behind the op interface.
+
+The wrappers only make room for results and put arguments in order; sizes and indices are checked by the
+extension before any work (TypeError, ValueError). Batch invariant to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from . import activation, attention, cache, matmul, norms, rope, sampling
+
+
+def build() -> dict[str, Callable[..., Any]]:
+    """Ops this backend serves, by name."""
+    return {
+        "pack_weight": matmul.pack_weight,
+        "linear": matmul.linear,
+        "embedding": matmul.embedding,
+        "rms_norm": norms.rms_norm,
+        "add_rms_norm": norms.add_rms_norm,
+        "rope": rope.rope,
+        "silu_mul": activation.silu_mul,
+        "gelu_tanh_mul": activation.gelu_tanh_mul,
+        "write_kv": cache.write_kv,
+        "paged_attention": attention.paged_attention,
+        "apply_rules": sampling.apply_rules,
+        "sample": sampling.sample,
+        "gather_logprobs": sampling.gather_logprobs,
+    }

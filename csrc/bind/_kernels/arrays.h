@@ -1,0 +1,73 @@
+// Array arguments of the module, taken without a copy, and the checks that stand between Python and raw
+// pointers. Wrong dtype, rank, device or order is a TypeError by nanobind; wrong sizes or index contents are
+// a ValueError here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace headrace::bind {
+
+namespace nb = nanobind;
+
+template <typename T, int Rank>
+using Array = nb::ndarray<T, nb::ndim<Rank>, nb::c_contig, nb::device::cpu>;
+
+template <int Rank>
+using Floats = Array<const float, Rank>;
+template <int Rank>
+using FloatsOut = Array<float, Rank>;
+template <int Rank>
+using Ints = Array<const std::int32_t, Rank>;
+using Longs = Array<const std::int64_t, 1>;
+
+template <typename A>
+std::int64_t size_of(const A& array, int axis) {
+  return static_cast<std::int64_t>(array.shape(static_cast<std::size_t>(axis)));
+}
+
+inline void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+template <typename A>
+void require_size(const A& array, int axis, std::int64_t want, const char* name) {
+  const std::int64_t have = size_of(array, axis);
+  if (have == want) return;
+  throw std::invalid_argument(std::string(name) + ": dimension " + std::to_string(axis) + " is " +
+                              std::to_string(have) + ", expected " + std::to_string(want));
+}
+
+// Every value in [low, high). One compare per entry.
+inline void require_range(const std::int32_t* values, std::int64_t count, std::int64_t low, std::int64_t high,
+                          const char* name) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (values[i] >= low && values[i] < high) continue;
+    throw std::invalid_argument(std::string(name) + "[" + std::to_string(i) + "] is " +
+                                std::to_string(values[i]) + ", outside [" + std::to_string(low) + ", " +
+                                std::to_string(high) + ")");
+  }
+}
+
+// offsets (rows + 1): from 0, never falling, to at most `total`.
+inline void require_offsets(const Ints<1>& offsets, std::int64_t rows, std::int64_t total, const char* name) {
+  require_size(offsets, 0, rows + 1, name);
+  const std::int32_t* const at = offsets.data();
+  bool fine = at[0] == 0 && at[rows] <= total;
+  for (std::int64_t i = 0; i < rows; ++i) fine = fine && at[i] <= at[i + 1];
+  require(fine, std::string(name) + " must rise from 0 to at most " + std::to_string(total));
+}
+
+void bind_runtime(nb::module_& m);
+void bind_matmul(nb::module_& m);
+void bind_rows(nb::module_& m);
+void bind_attention(nb::module_& m);
+void bind_sampling(nb::module_& m);
+
+}  // namespace headrace::bind

@@ -1,0 +1,114 @@
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/dispatch.h"
+#include "kernels/threads.h"
+
+namespace headrace::kernels {
+namespace {
+
+constexpr std::int64_t kChunkQueries = 48;  // query rows times heads that share each loaded tile of keys
+
+std::vector<AttentionChunk> cut_into_chunks(const AttentionArgs& args) {
+  const std::int64_t rows = std::max<std::int64_t>(1, kChunkQueries / (args.q_heads / args.kv_heads));
+  std::vector<AttentionChunk> chunks;
+  for (std::int64_t s = 0; s < args.slices; ++s) {
+    const std::int64_t begin = args.query_start[s], end = args.query_start[s + 1];
+    const std::int64_t before = args.seq_lens[s] - (end - begin);
+    for (std::int64_t t = begin; t < end; t += rows) {
+      chunks.push_back({s, t, before + (t - begin), std::min(rows, end - t)});
+    }
+  }
+  return chunks;
+}
+
+// The calling thread's own memory, grown as needed and kept: contents are undefined.
+float* thread_scratch(std::int64_t floats) {
+  thread_local AlignedArray<float> memory;
+  thread_local std::int64_t size = 0;
+  if (size < floats) memory = aligned_array<float>(static_cast<std::size_t>(size = floats));
+  return memory.get();
+}
+
+std::int64_t scratch_floats(std::int64_t queries, std::int64_t head_dim) {
+  const std::int64_t depth = padded_depth(head_dim), tile = 32;
+  return queries * (depth + tile) + 2 * depth * tile + 2 * part_floats(queries, head_dim);
+}
+
+class Step {
+ public:
+  explicit Step(const AttentionArgs& args) : args_(args), chunks_(cut_into_chunks(args)) {}
+
+  void run() const {
+    const auto items = static_cast<std::int64_t>(chunks_.size()) * args_.kv_heads;
+    // Few chunks over a long context (decoding): share out their partitions, or most threads would idle.
+    if (items < 4 * num_threads() && longest() > 1) return run_by_partition();
+    parallel_for(items, [this](std::int64_t item) {
+      const AttentionChunk& chunk = chunks_[static_cast<std::size_t>(item / args_.kv_heads)];
+      table().attend_chunk(args_, chunk, item % args_.kv_heads, scratch_for(chunk));
+    });
+  }
+
+ private:
+  std::int64_t queries(const AttentionChunk& chunk) const {
+    return chunk.rows * (args_.q_heads / args_.kv_heads);
+  }
+  std::int64_t partitions(const AttentionChunk& chunk) const {
+    return chunk.end_partition() - chunk.first_partition(args_.window);
+  }
+  float* scratch_for(const AttentionChunk& chunk) const {
+    return thread_scratch(scratch_floats(queries(chunk), args_.head_dim));
+  }
+  std::int64_t longest() const {
+    std::int64_t most = 0;
+    for (const AttentionChunk& chunk : chunks_) most = std::max(most, partitions(chunk));
+    return most;
+  }
+
+  struct Part {
+    std::size_t chunk;
+    std::int64_t head, partition, at;  // `at`: where in the shared memory its result goes
+  };
+
+  void run_by_partition() const {
+    std::vector<Part> parts, firsts;
+    std::int64_t floats = 0;
+    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+      for (std::int64_t head = 0; head < args_.kv_heads; ++head) {
+        firsts.push_back({c, head, 0, floats});
+        for (std::int64_t p = 0; p < partitions(chunks_[c]); ++p) {
+          parts.push_back({c, head, chunks_[c].first_partition(args_.window) + p, floats});
+          floats += part_floats(queries(chunks_[c]), args_.head_dim);
+        }
+      }
+    }
+    const AlignedArray<float> memory = aligned_array<float>(static_cast<std::size_t>(floats));
+    parallel_for(static_cast<std::int64_t>(parts.size()), [&](std::int64_t item) {
+      const Part& part = parts[static_cast<std::size_t>(item)];
+      const AttentionChunk& chunk = chunks_[part.chunk];
+      table().attend_part(args_, chunk, part.head, part.partition, memory.get() + part.at,
+                          scratch_for(chunk));
+    });
+    parallel_for(static_cast<std::int64_t>(firsts.size()), [&](std::int64_t item) {
+      const Part& part = firsts[static_cast<std::size_t>(item)];
+      const AttentionChunk& chunk = chunks_[part.chunk];
+      float* const results = memory.get() + part.at;
+      table().finish_parts(args_, chunk, part.head, results, partitions(chunk), scratch_for(chunk));
+    });
+  }
+
+  const AttentionArgs& args_;
+  const std::vector<AttentionChunk> chunks_;
+};
+
+}  // namespace
+
+void paged_attention(const AttentionArgs& args) {
+  Step(args).run();
+  const std::int64_t row = args.q_heads * args.head_dim, end = args.query_start[args.slices];
+  std::fill(args.out + end * row, args.out + args.tokens * row, 0.0f);
+}
+
+}  // namespace headrace::kernels

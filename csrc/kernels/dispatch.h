@@ -1,0 +1,46 @@
+// The kernels compiled for each instruction set behind one table of function pointers, and the choice among
+// them.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/ops.h"
+
+namespace headrace::kernels {
+
+struct Table {
+  const char* name;
+  void (*linear)(const LinearArgs&);
+  void (*rms_norm)(const NormArgs&);
+  void (*rope)(const RopeArgs&);
+  void (*gate_mul)(const GateArgs&);
+  // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
+  // generic/attention.h).
+  void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);
+  void (*attend_part)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head,
+                      std::int64_t partition, float* part, float* scratch);
+  void (*finish_parts)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* parts,
+                       std::int64_t count, float* scratch);
+  // Passes over one row of logits (see generic/scan.h).
+  RowTop (*row_top)(const float* x, std::int64_t n);
+  float (*sum_exp)(const float* x, std::int64_t n, float top);
+  void (*relative_logits)(const float* x, std::int64_t n, float top, float temperature, float* z);
+  void (*block_maxima)(const float* x, std::int64_t n, std::int64_t block, float* maxima);
+  std::int64_t (*collect_at_least)(const float* x, std::int64_t n, float limit, std::int32_t* ids);
+  std::int64_t (*count_ahead)(const float* x, std::int64_t n, float value, std::int32_t id);
+  std::int32_t (*draw)(const float* z, const std::int32_t* ids, std::int64_t n, NoiseKey key);
+};
+
+// The table in use: the best one this processor runs, unless set_isa chose another.
+const Table& table();
+
+// Names, best first: of "avx512", "avx2", "scalar" those that were compiled and that this processor runs.
+std::vector<std::string> available_isas();
+std::string isa();
+// Throws std::invalid_argument for a name that is not available. Packed weights stay valid.
+void set_isa(std::string_view name);
+
+}  // namespace headrace::kernels

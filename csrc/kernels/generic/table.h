@@ -1,0 +1,32 @@
+// Fills the dispatch table of the instruction set that is being compiled.
+#pragma once
+
+#include "kernels/dispatch.h"
+#include "kernels/generic/attention.h"
+#include "kernels/generic/elementwise.h"
+#include "kernels/generic/matmul.h"
+#include "kernels/generic/scan.h"
+
+namespace headrace::kernels::HEADRACE_ISA {
+
+inline constexpr Table make_table(const char* name) {
+  Table t{};
+  t.name = name;
+  t.linear = linear;
+  t.rms_norm = rms_norm;
+  t.rope = rope;
+  t.gate_mul = gate_mul;
+  t.attend_chunk = attend_chunk;
+  t.attend_part = attend_part;
+  t.finish_parts = finish_parts;
+  t.row_top = row_top;
+  t.sum_exp = sum_exp;
+  t.relative_logits = relative_logits;
+  t.block_maxima = block_maxima;
+  t.collect_at_least = collect_at_least;
+  t.count_ahead = count_ahead;
+  t.draw = draw;
+  return t;
+}
+
+}  // namespace headrace::kernels::HEADRACE_ISA

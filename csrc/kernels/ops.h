@@ -1,0 +1,77 @@
+// Arguments of the kernels: plain pointers into arrays the caller owns, row-major unless said otherwise.
+// Letters as in the Python interface: T tokens, S slices, R rows of logits, V vocabulary, D head size.
+// Nothing is checked down here: shapes and index contents are the binding's business.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/packed.h"
+
+namespace headrace::kernels {
+
+// y (T, N) = x (T, K) @ weight.T + bias (N) when there is one.
+struct LinearArgs {
+  const float* x;
+  const PackedMatrix* weight;
+  const float* bias;
+  float* y;
+  std::int64_t tokens;
+};
+
+// y (rows, width) = norm of x, or of x + residual, which then goes to sum_out.
+struct NormArgs {
+  const float* x;
+  const float* residual;
+  const float* weight;
+  float* y;
+  float* sum_out;
+  std::int64_t rows, width;
+  float eps;
+};
+
+// Rotates x (T, heads, D) into y by table (max_pos, 2, rot / 2).
+struct RopeArgs {
+  const float* x;
+  const std::int32_t* positions;
+  const float* table;
+  float* y;
+  std::int64_t tokens, heads, head_dim, rot;
+  bool interleaved;
+};
+
+enum class Gate { kSilu, kGeluTanh };
+
+// y (T, F) = gate(x[:, :F]) * x[:, F:] with x (T, 2F).
+struct GateArgs {
+  Gate gate;
+  const float* x;
+  float* y;
+  std::int64_t tokens, width;
+};
+
+// q, out (T, q_heads, D); caches (blocks, kv_heads, block_size, D); block_table (S, max_blocks).
+struct AttentionArgs {
+  const float* q;
+  const float* k_cache;
+  const float* v_cache;
+  const std::int32_t* block_table;
+  const std::int32_t* query_start;
+  const std::int32_t* seq_lens;
+  float* out;
+  std::int64_t tokens, slices, max_blocks, q_heads, kv_heads, block_size, head_dim;
+  float scale;
+  std::int32_t window;
+};
+
+// Maximum of a row of logits and the lowest id that has it; a NaN anywhere makes the value NaN.
+struct RowTop {
+  float value;
+  std::int32_t id;
+};
+
+// Which draw of which sequence: the sampler's noise is a function of this and the vocabulary id.
+struct NoiseKey {
+  std::uint64_t seed, position;
+};
+
+}  // namespace headrace::kernels

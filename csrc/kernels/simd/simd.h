@@ -1,0 +1,22 @@
+// Chooses the vector type of the instruction set that is being compiled. A per-ISA source file (scalar.cc,
+// avx2.cc, avx512.cc) defines HEADRACE_ISA, the namespace everything goes into, and HEADRACE_ISA_<NAME>.
+//
+// A Vec is always sixteen floats, whatever the registers: the algorithms in generic/ are written once, packed
+// weights fit every instruction set, and AVX2 and AVX-512 add in the same order and so give the same bits.
+// max and min return the second argument when either is NaN, so `max(limit, x)` lets a NaN in x through. sum
+// folds lanes 8 apart, then 4, 2, 1. pow2 takes integers in [-126, 127]; split gives mantissa in [sqrt(1/2),
+// sqrt(2)) and exponent of a positive normal number; to_float reads lanes as unsigned, with one rounding.
+//
+// Nothing here or in generic/ may call an inline function or template of the standard library that takes only
+// library types: the linker keeps one copy of those, and it could be the one compiled for AVX-512.
+#pragma once
+
+#if defined(HEADRACE_ISA_AVX512)
+#include "kernels/simd/avx512.h"
+#elif defined(HEADRACE_ISA_AVX2)
+#include "kernels/simd/avx2.h"
+#elif defined(HEADRACE_ISA_SCALAR)
+#include "kernels/simd/scalar.h"
+#else
+#error "include generic/ headers only from a per-ISA source file"
+#endif

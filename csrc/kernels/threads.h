@@ -1,0 +1,30 @@
+// The kernels' thread pool. Work is cut into numbered items; which thread runs which item is left to chance,
+// so an item's result must depend on its number alone. That is why the thread count never changes a bit.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+namespace headrace::kernels {
+
+// Threads that share the work, the caller included; at first one per processor this process may use.
+int num_threads();
+// Throws std::invalid_argument unless 1 <= n <= 1024. Waits for running work.
+void set_num_threads(int n);
+
+using ItemFunction = void (*)(const void* context, std::int64_t item);
+void parallel_for_items(std::int64_t items, ItemFunction run, const void* context);
+
+// Runs body(0) .. body(items - 1), each once, and returns when all are done. body must not throw. Runs in the
+// calling thread alone when there is one item, and when the pool is busy (a call from inside an item or from
+// a second thread).
+template <typename Body>
+void parallel_for(std::int64_t items, const Body& body) {
+  static_assert(std::is_invocable_v<const Body&, std::int64_t>);
+  const ItemFunction run = [](const void* context, std::int64_t item) {
+    (*static_cast<const Body*>(context))(item);
+  };
+  parallel_for_items(items, run, &body);
+}
+
+}  // namespace headrace::kernels

@@ -1,0 +1,315 @@
+"""
+Scheduling core: ledger, block pool, planners, packing. Pure functions of the calls made.
+"""
+
+from collections.abc import Sequence
+import enum
+from typing import Annotated
+
+import numpy
+from numpy.typing import NDArray
+
+
+class StaleMode(enum.Enum):
+    DELIVER = 0
+
+    DROP = 1
+
+class Ledger:
+    """Five counts and four moves; see docs/ledger.md."""
+
+    def __init__(self, num_tokens: int) -> None: ...
+
+    @property
+    def num_tokens(self) -> int: ...
+
+    @property
+    def num_computed(self) -> int: ...
+
+    @property
+    def num_in_flight(self) -> int: ...
+
+    @property
+    def num_promised(self) -> int: ...
+
+    @property
+    def num_stale(self) -> int: ...
+
+    @property
+    def num_valid(self) -> int: ...
+
+    def need(self, drafts: int) -> int: ...
+
+    def start_at(self, num_cached: int) -> None: ...
+
+    def advance(self, q: int, drafts: int) -> int: ...
+
+    def commit(self, q: int, valid: int, promised: int, emitted: int) -> None: ...
+
+    def reset(self) -> None: ...
+
+    def drain(self, q: int, emitted: int, mode: StaleMode) -> None: ...
+
+class ExtraKeys:
+    """What besides tokens shapes a sequence's KV."""
+
+    def __init__(self, adapter: str = '', media: Sequence[tuple[str, int, int]] = [], salt: str = '', embeds_digest: str = '') -> None: ...
+
+class ChainNode:
+    """The content of one full block and of everything before it."""
+
+    @property
+    def digest(self) -> bytes: ...
+
+def empty_parent() -> bytes:
+    """The parent digest of first blocks."""
+
+def make_node(parent: ChainNode | None, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: ExtraKeys = ..., start: int = 0, weak: bool = False) -> ChainNode:
+    """A chain node; `start` is the block's first position."""
+
+class BlockPool:
+    """Reference counts, free queue and content names of KV blocks."""
+
+    def __init__(self, num_blocks: int, caching: bool = True) -> None: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_free(self) -> int: ...
+
+    @property
+    def num_used(self) -> int: ...
+
+    def ref_count(self, block: int) -> int: ...
+
+    def free_queue(self) -> list[int]: ...
+
+    def allocate(self, count: int) -> list[int]: ...
+
+    def touch(self, blocks: Sequence[int]) -> None: ...
+
+    def free(self, blocks: Sequence[int]) -> None: ...
+
+    def name(self, block: int, node: ChainNode, group: int = 0) -> None: ...
+
+    def forget(self, block: int) -> None: ...
+
+    def evict_first(self, block: int) -> None: ...
+
+    def find(self, node: ChainNode, group: int = 0) -> int: ...
+
+class InvalidField(ValueError):
+    pass
+
+class StepPlan:
+    """One step's plan as flat arrays; see contract/plan.py for shapes."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def kind(self) -> int: ...
+
+    @property
+    def token_budget_left(self) -> int: ...
+
+    @property
+    def input_budget_left(self) -> int: ...
+
+    @property
+    def num_free_blocks(self) -> int: ...
+
+    @property
+    def num_running(self) -> int: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    @property
+    def total_tokens(self) -> int: ...
+
+    @property
+    def seq_ids(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def num_scheduled(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def num_computed(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def num_tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def num_drafts(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def samples(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def clips(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def draft_tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def fresh_slices(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def fresh_cached(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def fresh_offsets(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def fresh_tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def block_starts(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def block_offsets(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def block_ids(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def dropped(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def clone_states(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def clone_blocks(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def zero_states(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def note_seqs(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def note_codes(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def note_values(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+class CommitResult:
+    """What became of each slice; offsets cut tokens into rows."""
+
+    @property
+    def seq_ids(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def outcomes(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def finishes(self) -> Annotated[NDArray[numpy.uint8], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def offsets(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+class Scheduler:
+    """Sequences, queues and blocks; plans steps and takes their results."""
+
+    def __init__(self, *, num_blocks: int, block_size: int = 32, groups: Sequence[tuple[int, int]] = [(0, 0)], prefix_caching: bool = True, weak_hash: bool = False, token_budget: int = 512, input_budget: int = 0, draft_slots: int = 0, lookahead: int = 0, max_seqs: int = 64, max_model_len: int = 2048, long_prefill_threshold: int = 0, watermark_blocks: int = 0, chunked_prefill: bool = True, full_sequence_must_fit: bool = True, priority: bool = False) -> None:
+        """
+        groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.
+        """
+
+    def add(self, id: int, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, max_tokens: int = 16, min_tokens: int = 0, eos_ids: Sequence[int] = [], stop_ids: Sequence[int] = [], ignore_eos: bool = False, reads_cache: bool = True, ready: bool = True, priority: int = 0, arrival: float = 0.0, keys: ExtraKeys = ...) -> None:
+        """Raises InvalidField naming the field; nothing is changed then."""
+
+    def finish(self, id: int) -> bool: ...
+
+    def set_ready(self, id: int, ready: bool) -> None: ...
+
+    def set_drafts(self, id: int, drafts: Sequence[int]) -> None: ...
+
+    def plan(self, kind: int = 0) -> StepPlan: ...
+
+    def commit(self, step: int, num_valid: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> CommitResult:
+        """
+        int32 arrays, slices in plan order. Raises InvalidField, changing nothing, when they do not fit the step.
+        """
+
+    def fail(self, step: int) -> list[int]: ...
+
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool: ...
+
+    def inspect(self, id: int) -> object:
+        """A sequence's counts and blocks as a dict, for tests and explanations."""
+
+    def ref_counts(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        References per block, the null block included; for tests and explanations.
+        """
+
+    def free_queue(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]:
+        """
+        Free blocks, the next to be handed out first; for tests and explanations.
+        """
+
+    def running_ids(self) -> list[int]: ...
+
+    def waiting_ids(self) -> list[int]: ...
+
+    @property
+    def num_waiting(self) -> int: ...
+
+    @property
+    def num_running(self) -> int: ...
+
+    @property
+    def num_unfinished(self) -> int: ...
+
+    @property
+    def num_steps_in_flight(self) -> int: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def num_free_blocks(self) -> int: ...
+
+    @property
+    def num_used_blocks(self) -> int: ...
+
+    @property
+    def capacity_tokens(self) -> int: ...
+
+    @property
+    def prefix_queries(self) -> int: ...
+
+    @property
+    def prefix_hits(self) -> int: ...
+
+    @property
+    def num_preemptions(self) -> int: ...
+
+UNKNOWN_TOKEN: int = -1
+
+class RowTable:
+    """The worker's rows: tokens and block tables of the sequences it holds."""
+
+    def __init__(self, block_size: int, num_groups: int) -> None: ...
+
+    def apply(self, plan: object) -> None: ...
+
+    def sizes(self, plan: object) -> tuple:
+        """(logits rows, longest block table) of a plan already applied."""
+
+    def pack(self, plan: object, out: object) -> None:
+        """Fills the arrays of a PackedBatch, which the caller owns."""
+
+    def append(self, id: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
+
+    def tokens(self, id: int) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    def clear(self) -> None: ...
+
+    def __len__(self) -> int: ...

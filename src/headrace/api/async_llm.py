@@ -1,0 +1,96 @@
+"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread or in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+from headrace.config import EngineConfig, resolve
+from headrace.contract.errors import InvalidRequest, WorkerError
+from headrace.contract.request import SamplingParams
+from headrace.contract.result import TokenDelta
+from headrace.engine.client import EngineClient, ThreadClient
+from headrace.engine.engine import Engine
+from headrace.engine.process import ProcessClient
+from headrace.models.sources import resolve_model
+
+from .assembly import Assembly
+from .launch import launch, open_tokenizer
+from .output import RequestOutput
+from .prompts import Prepared, Preparer, Prompt
+
+
+def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
+    """What the engine's process runs: launches from plain settings, tells the front what it must know."""
+    launched = launch(resolve(settings))
+    facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len, "pool": launched.pool.words}
+    return launched.engine, facts
+
+
+def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Any, dict[str, Any]]:
+    if not own_process:
+        launched = launch(config)
+        facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
+        return ThreadClient(launched.engine), launched.tokenizer, facts
+    source = resolve_model(config.model.model, offline=config.model.offline)
+    client = ProcessClient(build_in_child, asdict(config))
+    return client, open_tokenizer(source), client.info
+
+
+class AsyncLLM:
+    """``async for output in llm.generate(prompt, params)``: each output is the state so far, the last is finished.
+
+    Leaving the loop early, or cancelling it, aborts the request in the engine.
+    """
+
+    def __init__(self, model: str | None = None, *, own_process: bool = False, **settings: Any) -> None:
+        config = resolve({"model": model, **settings})
+        self.client, self.tokenizer, facts = _connect(config, own_process)
+        self.max_model_len: int = facts["max_model_len"]
+        self._preparer = Preparer(self.tokenizer, facts["vocab_size"], facts["max_model_len"])
+        self._live: set[str] = set()
+
+    async def generate(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Raises InvalidRequest before any work, WorkerError when the engine fails on the request."""
+        prepared = self._preparer.prepare(prompt, sampling_params, request_id)
+        if prepared.request_id in self._live:
+            raise InvalidRequest("request_id", f"{prepared.request_id} is in use")
+        self._live.add(prepared.request_id)
+        loop = asyncio.get_running_loop()
+        arrivals: asyncio.Queue[TokenDelta] = asyncio.Queue()
+
+        def sink(delta: TokenDelta) -> None:
+            loop.call_soon_threadsafe(arrivals.put_nowait, delta)
+
+        assembly = Assembly(prepared, self.tokenizer)
+        try:
+            for request in prepared.requests:
+                self.client.submit(request, sink)
+            while not assembly.output.finished:
+                self._take(assembly, await arrivals.get())
+                while not arrivals.empty():
+                    self._take(assembly, arrivals.get_nowait())
+                yield copy.deepcopy(assembly.output)
+        finally:
+            self._live.discard(prepared.request_id)
+            if not assembly.output.finished:
+                self._abort(prepared)
+
+    def _take(self, assembly: Assembly, delta: TokenDelta) -> None:
+        if assembly.push(delta):
+            self.client.stop(delta.request_id)
+        if delta.finish_reason == "error":
+            raise WorkerError(delta.error or "the engine failed")
+
+    def _abort(self, prepared: Prepared) -> None:
+        for request in prepared.requests:
+            self.client.abort(request.request_id)
+
+    def close(self) -> None:
+        """Ends open requests and the engine."""
+        self.client.close()

@@ -1,0 +1,93 @@
+"""Feed: prompts on their way through one engine, as many at a time as it takes; what comes back is assembled.
+
+The one loop behind every synchronous front. Prompts are pulled lazily, so an endless source needs bounded memory.
+Not thread-safe, and never more than one feed at a time on an engine.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from headrace.contract.request import Request
+from headrace.contract.result import TokenDelta
+from headrace.engine.engine import Engine
+
+from .assembly import Assembly
+from .output import RequestOutput
+from .prompts import Prepared
+from .text.tokenizer import Tokenizer
+
+
+class Feed:
+    """``window``: how many sequences may be open, waiting ones included; None: as many as the engine takes."""
+
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer | None, source: Iterator[Prepared], window: int | None = None
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._source: Iterator[Prepared] | None = source
+        self._window = window
+        self._unsent: deque[Request] = deque()
+        self._open: dict[str, Assembly] = {}  # by request id, sent or not
+
+    def turns(self) -> Iterator[list[RequestOutput]]:
+        """One turn of the engine at a time: the outputs that grew in it, often none.
+
+        The objects are live. Each is seen exactly once with ``finished`` set, and not again. When the caller stops
+        early, what is open is aborted and the engine is left clean.
+        """
+        try:
+            self._refill()
+            while self._open:
+                yield self._turn()
+                self._refill()
+        finally:
+            self._abort_open()
+
+    def _refill(self) -> None:
+        while self._engine.accepts(1):
+            if not self._unsent and not self._pull():
+                return
+            self._engine.submit(self._unsent.popleft())
+
+    def _pull(self) -> bool:
+        """Opens the next prompt, if there is one and it is wanted now."""
+        if self._source is None or (self._window is not None and len(self._open) >= self._window):
+            return False
+        prepared = next(self._source, None)
+        if prepared is None:
+            self._source = None
+            return False
+        assembly = Assembly(prepared, self._tokenizer)
+        self._open.update({request.request_id: assembly for request in prepared.requests})
+        self._unsent.extend(prepared.requests)
+        return True
+
+    def _turn(self) -> list[RequestOutput]:
+        news: dict[int, RequestOutput] = {}
+        for delta in self._engine.tick():
+            output = self._take(delta)
+            if output is not None:
+                news[id(output)] = output
+        return list(news.values())
+
+    def _take(self, delta: TokenDelta) -> RequestOutput | None:
+        """The output that grew; None when it was complete before (its text ended at a stop string)."""
+        assembly = self._open[delta.request_id]
+        was_finished = assembly.output.finished
+        if assembly.push(delta):
+            self._engine.stop(delta.request_id)
+        if delta.finish_reason is not None:
+            del self._open[delta.request_id]
+        return None if was_finished else assembly.output
+
+    def _abort_open(self) -> None:
+        if not self._open:
+            return
+        for request_id in self._open:
+            self._engine.abort(request_id)
+        while not self._engine.idle or self._engine.intake.busy:
+            self._engine.tick()
+        self._open.clear()

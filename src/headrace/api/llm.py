@@ -1,0 +1,149 @@
+"""LLM: a model in this process, prompts in, finished outputs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.config import EngineConfig, resolve
+from headrace.contract.errors import ConfigError, EngineDead, InvalidRequest
+from headrace.contract.request import SamplingParams
+
+from .feed import Feed
+from .launch import Progress, launch
+from .output import RequestOutput
+from .prompts import Prepared, Preparer, Prompt
+from .text.chat import encode_chat
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+class LLM:
+    """Loads a model and generates. Settings are those of ``headrace.config``, by name, or a whole ``config``.
+
+    Not for concurrent use: one call at a time (``AsyncLLM`` serves many). Close it, or use it in a ``with``.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        dtype: str = "auto",
+        config: EngineConfig | None = None,
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is None:
+            config = resolve({"model": model, "dtype": dtype, **settings})
+        elif model is not None or settings:
+            raise ConfigError("config", "holds every setting; give it alone")
+        launched = launch(config, progress=progress)
+        self.engine = launched.engine
+        self.tokenizer = launched.tokenizer
+        self.max_model_len = launched.max_model_len
+        self.vocab_size = launched.vocab_size
+        self.pool = launched.pool
+        self.model_name = launched.model_name
+        self._preparer = Preparer(launched.tokenizer, launched.vocab_size, launched.max_model_len)
+        self._closed = False
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        on_output: Callable[[RequestOutput], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Continues each prompt. Outputs come in the order of the prompts; ``on_output`` sees each as it finishes.
+
+        Every prompt is checked before any work: InvalidRequest names the field at fault.
+        """
+        many = prompts if _is_batch(prompts) else [prompts]
+        params = _per_prompt(sampling_params, len(many))
+        prepared = [self._preparer.prepare(p, s) for p, s in zip(many, params)]
+        return self._run(prepared, on_output)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | None = None,
+        *,
+        on_output: Callable[[RequestOutput], None] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or each of several, through the model's chat template."""
+        if not messages:
+            raise InvalidRequest("messages", "must hold at least one message")
+        single = isinstance(messages[0], Mapping)
+        conversations = [messages] if single else messages
+        prompts = [{"prompt_token_ids": self.encode_chat(m)} for m in conversations]  # type: ignore[arg-type]
+        return self.generate(prompts, sampling_params, on_output=on_output)
+
+    def encode_chat(self, messages: Messages) -> list[int]:
+        """Token ids of a conversation, ending where the answer begins."""
+        if self.tokenizer is None:
+            raise InvalidRequest("messages", "this model has no tokenizer")
+        return encode_chat(self.tokenizer, messages)
+
+    def prepare(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Prepared:
+        """A prompt checked and tokenized, without running it."""
+        return self._preparer.prepare(prompt, sampling)
+
+    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+        """Continues one prompt: the same output again and again as it grows, at last with ``finished`` set.
+
+        Leaving the loop early aborts the request.
+        """
+        for news in self.feed([self.prepare(prompt, sampling_params)]):
+            yield from news
+
+    def feed(self, prepared: Iterable[Prepared], *, window: int | None = None) -> Iterator[list[RequestOutput]]:
+        """Prompts of ``prepare``, pulled as the engine has room: per turn of the engine, the outputs that grew.
+
+        ``window`` bounds how many sequences are open, so that a source of any length needs bounded memory. A turn
+        without news gives an empty list: the place to look whether to go on. Leaving the loop early aborts.
+        """
+        if self._closed:
+            raise EngineDead("this LLM was closed")
+        return Feed(self.engine, self.tokenizer, iter(prepared), window).turns()
+
+    def _run(
+        self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None
+    ) -> list[RequestOutput]:
+        finished: dict[str, RequestOutput] = {}
+        for news in self.feed(prepared):
+            for output in news:
+                if not output.finished:
+                    continue
+                finished[output.request_id] = output
+                if on_output is not None:
+                    on_output(output)
+        return [finished[p.request_id] for p in prepared]
+
+    def close(self) -> None:
+        """Frees the engine. Further calls raise EngineDead."""
+        if not self._closed:
+            self._closed = True
+            self.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _is_batch(prompts: Any) -> bool:
+    """A list of prompts, rather than one prompt that is a list of ids."""
+    if isinstance(prompts, str | Mapping) or not isinstance(prompts, Sequence):
+        return False
+    return not prompts or not hasattr(prompts[0], "__index__")
+
+
+def _per_prompt(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> Sequence[SamplingParams | None]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise InvalidRequest("sampling_params", f"{len(params)} given for {count} prompts")
+    return params

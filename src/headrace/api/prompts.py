@@ -1,0 +1,124 @@
+"""Prompts as callers give them become requests: tokenized, checked, one per choice. Nothing is queued here."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import Request, SamplingParams, check_token_ids, choice_seed
+
+from .text.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and optionally ``cache_salt``, ``priority``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One prompt, ready to submit: ``requests`` has one entry per choice."""
+
+    request_id: str
+    prompt: str | None
+    token_ids: list[int]
+    sampling: SamplingParams
+    requests: list[Request]
+
+
+class Preparer:
+    """Knows the model's vocabulary and context; makes requests that the engine cannot refuse for their content."""
+
+    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, max_model_len: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._numbers = itertools.count()
+
+    def prepare(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, request_id: str | None = None
+    ) -> Prepared:
+        """Raises InvalidRequest naming the field at fault."""
+        sampling = sampling if sampling is not None else SamplingParams()
+        sampling.check(self._vocab_size)
+        fields = prompt if isinstance(prompt, Mapping) else {}
+        text, ids = self._tokens(prompt)
+        self._check_length(ids)
+        self._check_stops(sampling)
+        name = request_id or f"request-{next(self._numbers)}"
+        sampling = self._completed(sampling, len(ids))
+        requests = [self._request(name, k, ids, sampling, fields) for k in range(sampling.n)]
+        return Prepared(name, text, ids, sampling, requests)
+
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        text: str | None = None
+        ids: Any = prompt
+        if isinstance(prompt, Mapping):
+            unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority"}
+            if unknown:
+                raise InvalidRequest(sorted(unknown)[0], "unknown field of a prompt")
+            text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        elif isinstance(prompt, str):
+            text, ids = prompt, None
+        if ids is not None:
+            if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
+                raise InvalidRequest("prompt_token_ids", f"must be a list of token ids, got {type(ids).__name__}")
+            check_token_ids("prompt_token_ids", ids, self._vocab_size)
+            return text, [int(i) for i in ids]
+        if not isinstance(text, str):
+            raise InvalidRequest("prompt", f"must be text or token ids, got {type(text).__name__}")
+        if self._tokenizer is None:
+            raise InvalidRequest("prompt", "this model has no tokenizer: give prompt_token_ids")
+        if not text:
+            raise InvalidRequest("prompt", "must not be empty")
+        return text, self._tokenizer.encode(text)
+
+    def _check_length(self, ids: list[int]) -> None:
+        if not ids:
+            raise InvalidRequest("prompt", "must hold at least one token")
+        if len(ids) >= self._max_model_len:
+            raise InvalidRequest(
+                "prompt",
+                f"{len(ids)} tokens leave no room to generate: the context is {self._max_model_len} tokens",
+            )
+
+    def _check_stops(self, sampling: SamplingParams) -> None:
+        if sampling.stop_strings and self._tokenizer is None:
+            raise InvalidRequest("stop", "this model has no tokenizer, so no text to stop at")
+
+    def _completed(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
+        """Open wishes settled: a seed, and no more tokens than the context has room for."""
+        room = self._max_model_len - num_prompt
+        max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
+        if sampling.min_tokens > max_tokens:
+            raise InvalidRequest(
+                "min_tokens", f"{sampling.min_tokens} exceeds the {max_tokens} tokens there is room for"
+            )
+        seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
+        return msgspec.structs.replace(sampling, max_tokens=max_tokens, seed=seed)
+
+    def _request(
+        self, name: str, choice: int, ids: list[int], sampling: SamplingParams, fields: Mapping[str, Any]
+    ) -> Request:
+        assert sampling.seed is not None
+        return Request(
+            request_id=name if sampling.n == 1 else f"{name}#{choice}",
+            prompt_token_ids=ids,
+            sampling=msgspec.structs.replace(sampling, n=1, seed=choice_seed(sampling.seed, choice)),
+            eos_ids=self._tokenizer.eos_ids if self._tokenizer is not None else (),
+            priority=_typed(fields, "priority", int, 0),
+            cache_salt=_typed(fields, "cache_salt", str, ""),
+            arrival=time.monotonic(),
+        )
+
+
+def _typed(fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
+    value = fields.get(name, default)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise InvalidRequest(name, f"must be {kind.__name__}, got {value!r}")
+    return value

@@ -1,0 +1,134 @@
+"""A tokenizer out of a Hugging Face directory.
+
+``tokenizer.json`` holds the vocabulary and its rules; the special ids are spread over
+``tokenizer_config.json``, ``generation_config.json`` and ``config.json``, and the template may be a file of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from ...contract.errors import ModelError
+from .pieces import SPACE_MARK, PieceKind, PieceRule
+from .settings import TokenizerSettings, distinct
+
+
+def from_directory(path: Path) -> tuple[Tokenizer, TokenizerSettings]:
+    """Backend and settings of the tokenizer in a directory. Raises ModelError naming the file at fault."""
+    file = path / "tokenizer.json"
+    if not file.is_file():
+        raise ModelError(str(file), "missing; a tokenizer needs this file or a GGUF model")
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # the backend raises bare Exception for every kind of damage
+        raise ModelError(str(file), f"is not a tokenizer: {error}") from error
+    backend.no_truncation()  # some files cut at 128 tokens; a prompt must never be cut silently
+    backend.no_padding()
+    return backend, _settings(backend, path)
+
+
+def _settings(backend: Tokenizer, path: Path) -> TokenizerSettings:
+    config = _read_json(path / "tokenizer_config.json")
+    bos = _named_id(backend, config.get("bos_token"))
+    eos = _named_id(backend, config.get("eos_token"))
+    model = _read_json(path / "config.json")
+    declared = [_read_json(path / "generation_config.json"), model, model.get("text_config") or {}]
+    prefix, suffix = _wrapping(backend)
+    return TokenizerSettings(
+        rule=_piece_rule(backend),
+        bos_id=bos,
+        eos_ids=distinct([eos, *(i for source in declared for i in _id_list(source.get("eos_token_id")))]),
+        prefix=_forced(prefix, bos, config.get("add_bos_token"), at_start=True),
+        suffix=_forced(suffix, eos, config.get("add_eos_token"), at_start=False),
+        unk_id=_named_id(backend, config.get("unk_token")),
+        chat_template=_chat_template(path, config),
+    )
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(str(file), f"is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(str(file), "must hold a JSON object")
+    return value
+
+
+def _named_id(backend: Tokenizer, token: Any) -> int | None:
+    """Id of a token given as its spelling or as ``{"content": spelling}``."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return backend.token_to_id(token) if isinstance(token, str) else None
+
+
+def _id_list(value: Any) -> list[int]:
+    values = value if isinstance(value, list) else [value]
+    return [i for i in values if isinstance(i, int) and not isinstance(i, bool)]
+
+
+def _wrapping(backend: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that the file's own rules put before and after a text, found by wrapping a probe."""
+    probe = backend.encode("a", add_special_tokens=False).ids
+    whole = backend.encode("a", add_special_tokens=True).ids
+    for start in range(len(whole) - len(probe) + 1):
+        if whole[start : start + len(probe)] == probe:
+            return tuple(whole[:start]), tuple(whole[start + len(probe) :])
+    return (), ()
+
+
+def _forced(found: tuple[int, ...], token: int | None, wanted: Any, *, at_start: bool) -> tuple[int, ...]:
+    """An explicit ``add_bos_token``/``add_eos_token`` overrides what the file's rules do."""
+    if token is None or not isinstance(wanted, bool) or wanted == (token in found):
+        return found
+    if not wanted:
+        return tuple(i for i in found if i != token)
+    return (token, *found) if at_start else (*found, token)
+
+
+def _parts(decoder: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    if decoder:
+        yield decoder
+        for inner in decoder.get("decoders", ()):
+            yield from _parts(inner)
+
+
+def _piece_rule(backend: Tokenizer) -> PieceRule:
+    """How pieces spell bytes, read off the file's own decoder."""
+    raw = getattr(backend.decoder, "__getstate__", lambda: b"null")()
+    parts = list(_parts(json.loads(raw))) if backend.decoder is not None else []
+    kinds = {part["type"] for part in parts}
+    if "ByteLevel" in kinds:
+        return PieceRule(PieceKind.BYTE_LEVEL)
+    marks = any(p["type"] == "Replace" and p["pattern"].get("String") == SPACE_MARK for p in parts)
+    if marks or kinds & {"ByteFallback", "Metaspace"}:
+        return PieceRule(PieceKind.SENTENCEPIECE, any(_strips_space(part) for part in parts))
+    if "WordPiece" in kinds:
+        return PieceRule(PieceKind.WORDPIECE, strips_first_space=True)
+    return PieceRule(PieceKind.PLAIN)
+
+
+def _strips_space(part: dict[str, Any]) -> bool:
+    if part["type"] == "Metaspace":
+        return bool(part.get("prepend_scheme", "always") != "never")
+    return bool(part["type"] == "Strip" and part.get("content") == " " and part.get("start", 0) > 0)
+
+
+def _chat_template(path: Path, config: dict[str, Any]) -> str | None:
+    """The template file wins over the config entry; of several named templates the one called ``default``."""
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    value = config.get("chat_template")
+    if isinstance(value, list):
+        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        value = named.get("default")
+    return value if isinstance(value, str) else None

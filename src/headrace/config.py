@@ -1,0 +1,173 @@
+"""Every knob, as frozen nested dataclasses, and ``resolve``: the one place where TOML, flags and code meet.
+
+Pure: reads no environment, opens no file but the TOML it is given. What depends on the machine or the model (pool
+size, context) is left None here and settled by ``api/launch.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .contract.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Which model, and the arithmetic it runs in."""
+
+    model: str = "smollm2-135m-instruct"
+    """A directory, a .gguf file, ``hf:org/name``, ``pypi:package==version``, ``dummy:config.json`` or a listed name."""
+    dtype: str = "auto"
+    """``auto`` or ``float32``. Until integer kernels exist, ``auto`` computes in float32 as well."""
+    backend: str = "cpu"
+    """``cpu`` (C++) or ``reference`` (pure torch)."""
+    strict: bool = False
+    """Fail when the backend lacks an op instead of falling back to the reference."""
+    max_model_len: int | None = None
+    """Longest sequence, prompt included; None: what the model was trained for and the KV pool can hold."""
+    offline: bool = False
+    """Never touch the network: a model that is not cached is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The KV pool."""
+
+    block_size: int = 32
+    """Tokens per block."""
+    kv_memory: int | None = None
+    """Bytes for KV; None: ``kv_memory_fraction`` of the memory that is free at start."""
+    kv_memory_fraction: float = 0.5
+    """Share of the free memory that KV may take."""
+    prefix_caching: bool = True
+    """Reuse the KV of prompts that begin alike."""
+    watermark: float = 0.01
+    """Share of the pool that stays free when a waiting sequence is admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """The step planner's limits."""
+
+    token_budget: int = 512
+    """Tokens per step."""
+    max_seqs: int = 64
+    """Sequences that run at once."""
+    chunked_prefill: bool = True
+    """Cut prompts that exceed a step's budget."""
+    long_prefill_threshold: int = 0
+    """Longest prefill slice; 0: the token budget alone limits it."""
+    full_sequence_must_fit: bool = True
+    """Admit a sequence only when all of its tokens known now have room."""
+    priority: bool = False
+    """Serve and preempt by (priority, arrival) instead of first come, first served."""
+    max_waiting: int = 4096
+    """Requests that may be queued; one more is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    """How the engine runs."""
+
+    overlap: bool = True
+    """Plan and launch step N+1 before step N's result is processed."""
+    num_threads: int | None = None
+    """Kernel threads; None: the physical cores this process may use."""
+    step_timeout_s: float = 120.0
+    """Longest wait for one step before it counts as failed."""
+    record: str | None = None
+    """Write a flight recording of every step to this file."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Everything an engine is built from."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+
+
+def _owner(name: str) -> str:
+    for section in dataclasses.fields(EngineConfig):
+        kind = section.default_factory
+        if name in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]
+            return section.name
+    raise ConfigError(name, "no such setting")
+
+
+def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Section tables (``{"cache": {"block_size": 16}}``) and flat names alike, as flat names."""
+    sections = {f.name for f in dataclasses.fields(EngineConfig)}
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if key in sections and isinstance(value, Mapping):
+            flat.update(value)
+        else:
+            flat[key] = value
+    return flat
+
+
+def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConfig:
+    """Defaults, then the TOML file, then ``settings`` (flags or keyword arguments; None means not given).
+
+    Raises ConfigError naming the setting.
+    """
+    flat: dict[str, Any] = {}
+    if toml is not None:
+        try:
+            flat.update(flatten(tomllib.loads(toml.read_text())))
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError("config", f"{toml}: {error}") from error
+    flat.update({k: v for k, v in flatten(settings).items() if v is not None})
+    sections: dict[str, dict[str, Any]] = {f.name: {} for f in dataclasses.fields(EngineConfig)}
+    for name, value in flat.items():
+        sections[_owner(name)][name] = value
+    config = EngineConfig(
+        model=ModelConfig(**sections["model"]),
+        cache=CacheConfig(**sections["cache"]),
+        scheduler=SchedulerConfig(**sections["scheduler"]),
+        runtime=RuntimeConfig(**sections["runtime"]),
+    )
+    check(config)
+    return config
+
+
+def _require(condition: bool, name: str, reason: str) -> None:
+    if not condition:
+        raise ConfigError(name, reason)
+
+
+def _check_types(section: Any) -> None:
+    for f in dataclasses.fields(section):
+        value, kind = getattr(section, f.name), str(f.type)
+        if value is None and "None" in kind:
+            continue
+        wanted = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind.split(" ")[0]]
+        exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)  # type: ignore[arg-type]
+        _require(exact, f.name, f"must be {kind.split(' ')[0]}, got {value!r}")
+
+
+def check(config: EngineConfig) -> None:
+    """Refuses values that cannot work on any machine. Raises ConfigError."""
+    for section in (config.model, config.cache, config.scheduler, config.runtime):
+        _check_types(section)
+    _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
+    _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
+    _require((config.model.max_model_len or 2) >= 2, "max_model_len", "must be at least 2")
+    _require(1 <= config.cache.block_size <= 1024, "block_size", "must lie between 1 and 1024")
+    _require(0 < config.cache.kv_memory_fraction < 1, "kv_memory_fraction", "must lie between 0 and 1")
+    _require((config.cache.kv_memory or 1) > 0, "kv_memory", "must be positive")
+    _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
+    _require(1 <= config.scheduler.token_budget <= 1 << 20, "token_budget", "must lie between 1 and 1048576")
+    _require(1 <= config.scheduler.max_seqs <= 1 << 16, "max_seqs", "must lie between 1 and 65536")
+    _require(config.scheduler.long_prefill_threshold >= 0, "long_prefill_threshold", "must not be negative")
+    _require(config.scheduler.max_waiting >= 1, "max_waiting", "must be at least 1")
+    _require((config.runtime.num_threads or 1) >= 1, "num_threads", "must be at least 1")
+    _require(config.runtime.step_timeout_s > 0, "step_timeout_s", "must be positive")

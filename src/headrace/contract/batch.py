@@ -1,0 +1,45 @@
+"""PackedBatch: the rows of one forward pass as host arrays (packer → runner). The packer fills, nobody resizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .plan import ByteArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """T tokens in S slices, L rows of logits, G KV groups. Unknown input ids (-1) are filled in on the device."""
+
+    input_ids: IntArray  # (T,)
+    request_index: IntArray  # (T,) slice of each token
+    positions: IntArray  # (T,)
+    query_start_loc: IntArray  # (S+1,)
+    seq_lens: IntArray  # (S,)
+    logits_indices: IntArray  # (L,)
+    discard: ByteArray  # (S,) 1 = prefill unfinished: its logits row is not sampled
+    prev_positions: IntArray  # (S,) the slice's number in the previous step, -1 = was not there
+    block_tables: IntArray  # (G, S, max_blocks)
+    slots: IntArray  # (G, T)
+
+    @staticmethod
+    def empty(num_tokens: int, num_slices: int, num_logits: int, num_groups: int, max_blocks: int) -> PackedBatch:
+        """Uninitialised arrays of the right sizes."""
+
+        def ints(*shape: int) -> IntArray:
+            return np.empty(shape, dtype=np.int32)
+
+        return PackedBatch(
+            input_ids=ints(num_tokens),
+            request_index=ints(num_tokens),
+            positions=ints(num_tokens),
+            query_start_loc=ints(num_slices + 1),
+            seq_lens=ints(num_slices),
+            logits_indices=ints(num_logits),
+            discard=np.empty(num_slices, dtype=np.uint8),
+            prev_positions=ints(num_slices),
+            block_tables=ints(num_groups, num_slices, max_blocks),
+            slots=ints(num_groups, num_tokens),
+        )

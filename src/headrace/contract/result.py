@@ -1,0 +1,83 @@
+"""What comes back: StepResult (worker → engine, arrays of one step) and TokenDelta (engine → api, one request)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .plan import IntArray
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True):
+    """One token's place in the raw distribution, and the best ids of it (descending)."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: list[int] = []
+    top_logprobs: list[float] = []
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobArrays:
+    """Rows of ``TokenLogprobs``: chosen (R,), rank (R,), top_ids (R, n), top_values (R, n)."""
+
+    chosen: NDArray[np.float32]
+    rank: IntArray
+    top_ids: IntArray
+    top_values: NDArray[np.float32]
+
+    def row(self, index: int, token_id: int, n: int) -> TokenLogprobs:
+        """Row ``index`` with its ``n`` best ids."""
+        return TokenLogprobs(
+            int(token_id),
+            float(self.chosen[index]),
+            int(self.rank[index]),
+            self.top_ids[index, :n].tolist(),
+            self.top_values[index, :n].tolist(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Logprobs of the prompt tokens at positions ``first`` .. ``first + rows - 1`` of one sequence."""
+
+    first: int
+    token_ids: IntArray
+    values: LogprobArrays
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step's outcome, slices in plan order. ``offsets`` (S+1,) cut ``tokens`` into slices; ``num_valid`` (S,)
+    says how many of a slice's rows stand. ``logprobs`` rows go with ``tokens`` (None: nobody asked).
+    ``errors``: sequences whose row could not be sampled (they emit nothing)."""
+
+    step: int
+    num_valid: IntArray
+    offsets: IntArray
+    tokens: IntArray
+    logprobs: LogprobArrays | None = None
+    prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict)
+    errors: Mapping[int, str] = field(default_factory=dict)
+
+
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one request: tokens since the last delta and, at the end, why it ended.
+
+    ``finish_reason`` is None while it runs, else one of stop, length, abort, error. ``stop_token`` is the id that
+    ended it. ``num_cached_tokens`` and ``prompt_logprobs`` come with the first delta that has tokens.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    num_cached_tokens: int = 0
+    finish_reason: str | None = None
+    stop_token: int | None = None
+    error: str | None = None

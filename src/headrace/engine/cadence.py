@@ -1,0 +1,25 @@
+"""Cadence: which kind of step comes next. A small policy in Python; the planning itself is C++.
+
+It hands on every plan the core makes, empty ones too (``step`` is -1): they may have preempted a sequence, and a
+recording that left them out could not be replayed.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace._core import Scheduler
+from headrace.contract.plan import StepKind, StepPlan
+
+
+class Cadence(Protocol):
+    """Decides the kind of the next step and has it planned; the plan has no slices when nothing can run."""
+
+    def plan(self, core: Scheduler) -> StepPlan: ...
+
+
+class Unified:
+    """The token-budget discipline: every step is MIXED."""
+
+    def plan(self, core: Scheduler) -> StepPlan:
+        return core.plan(int(StepKind.MIXED))

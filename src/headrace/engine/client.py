@@ -1,0 +1,100 @@
+"""EngineClient: how a front reaches an engine, in this process (here) or in another (``process``).
+
+Deltas of a request arrive at its sink, in order, from a thread of the client's; the last one has a finish reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from headrace.contract.errors import EngineDead
+from headrace.contract.request import Request
+from headrace.contract.result import TokenDelta
+
+from .engine import Engine
+from .lifecycle import EngineLoop
+
+DeltaSink = Callable[[TokenDelta], None]
+
+
+class EngineClient(Protocol):
+    """Submit, abort, stop; thread-safe."""
+
+    def submit(self, request: Request, sink: DeltaSink) -> None:
+        """Raises InvalidRequest (queue full) or EngineDead before anything is queued."""
+        ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    def stop(self, request_id: str) -> None: ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Sinks:
+    """Which request's deltas go where. Thread-safe; a request leaves with its last delta."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sinks: dict[str, DeltaSink] = {}
+
+    def add(self, request_id: str, sink: DeltaSink) -> None:
+        with self._lock:
+            self._sinks[request_id] = sink
+
+    def drop(self, request_id: str) -> None:
+        with self._lock:
+            self._sinks.pop(request_id, None)
+
+    def deliver(self, deltas: list[TokenDelta]) -> None:
+        for delta in deltas:
+            with self._lock:
+                sink = self._sinks.get(delta.request_id)
+                if delta.finish_reason is not None:
+                    self._sinks.pop(delta.request_id, None)
+            if sink is not None:
+                sink(delta)
+
+    def fail_all(self, message: str) -> None:
+        """Every request still open ends with an error: nobody is left waiting."""
+        with self._lock:
+            names = list(self._sinks)
+        self.deliver([TokenDelta(request_id=name, finish_reason="error", error=message) for name in names])
+
+
+class ThreadClient:
+    """An engine on a thread of this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sinks = Sinks()
+        self._loop = EngineLoop(engine, self._sinks.deliver)
+
+    def submit(self, request: Request, sink: DeltaSink) -> None:
+        if not self._loop.alive:
+            raise EngineDead("the engine has stopped")
+        self._sinks.add(request.request_id, sink)
+        try:
+            self._engine.submit(request)
+        except Exception:
+            self._sinks.drop(request.request_id)
+            raise
+
+    def abort(self, request_id: str) -> None:
+        self._engine.abort(request_id)
+
+    def stop(self, request_id: str) -> None:
+        self._engine.stop(request_id)
+
+    @property
+    def alive(self) -> bool:
+        return self._loop.alive
+
+    def close(self) -> None:
+        self._loop.close()
+        self._sinks.fail_all("the engine was closed")

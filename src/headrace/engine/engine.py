@@ -1,0 +1,241 @@
+"""The engine: one tick plans a step, launches it, and turns the previous step's result into deltas.
+
+The overlapped loop and the synchronous loop are the same function: the synchronous one finishes the step it has just
+launched before it returns. The engine owns the scheduler and is not thread-safe: one thread ticks; other threads
+reach it through ``intake`` only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from headrace._core import ExtraKeys, Scheduler
+from headrace.contract.errors import HeadraceError
+from headrace.contract.plan import SequenceStart, StepPlan
+from headrace.contract.ports import StepObserver, WorkerPort
+from headrace.contract.request import Request
+from headrace.contract.result import TokenDelta
+
+from .book import Book
+from .cadence import Cadence, Unified
+from .intake import Intake
+from .outputs import collect_deltas, end_delta
+
+
+@dataclass(slots=True)
+class Step:
+    """A step between launch and finish. ``error`` holds what went wrong at launch."""
+
+    plan: StepPlan
+    handle: Any = None
+    error: Exception | None = None
+
+
+class Engine:
+    """Scheduler, worker and cadence behind submit / abort / tick."""
+
+    def __init__(
+        self,
+        core: Scheduler,
+        worker: WorkerPort,
+        *,
+        cadence: Cadence | None = None,
+        overlap: bool = True,
+        max_waiting: int = 4096,
+        step_timeout_s: float = 120.0,
+        observer: StepObserver | None = None,
+    ) -> None:
+        self.core = core
+        self.worker = worker
+        self.intake = Intake(max_waiting)
+        self._cadence = cadence or Unified()
+        self._overlap = overlap
+        self._timeout_s = step_timeout_s
+        self._observer = observer
+        self._book = Book()
+        self._pending: Step | None = None
+        self._deltas: list[TokenDelta] = []
+        self._ran = False
+
+    # -- doors, any thread -------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queues a request. Raises InvalidRequest when the queue is full, EngineDead when closed."""
+        self.intake.submit(request, self.core.num_waiting)
+
+    def accepts(self, count: int) -> bool:
+        """Whether ``count`` more requests would be taken."""
+        return self.intake.has_room(count, self.core.num_waiting)
+
+    def abort(self, request_id: str) -> None:
+        """Ends a request as soon as the loop comes by; its last delta says ``abort``."""
+        self.intake.end(request_id, "abort")
+
+    def stop(self, request_id: str) -> None:
+        """Ends a request whose text is complete (a stop string was found); its last delta says ``stop``."""
+        self.intake.end(request_id, "stop")
+
+    @property
+    def idle(self) -> bool:
+        """Nothing lives here and no step is in flight."""
+        return len(self._book) == 0 and self._pending is None
+
+    @property
+    def resting(self) -> bool:
+        """No step is in flight: whatever lives here cannot run yet."""
+        return self._pending is None and not self._ran
+
+    # -- the loop, one thread -----------------------------------------------------------------------------------
+
+    def tick(self) -> list[TokenDelta]:
+        """One turn of the loop; returns the news it brought."""
+        self._drain()
+        plan = self._cadence.plan(self.core)
+        if self._observer:
+            self._observer.planned(plan)  # an empty plan may have preempted someone
+        step = self._launch(plan) if plan.step >= 0 else None
+        self._ran = step is not None
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._finish(pending)
+        if step is not None:
+            self._launch_sample(step)
+            if self._overlap:
+                self._pending = step
+            else:
+                self._finish(step)
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _drain(self) -> None:
+        for request in self.intake.drain_requests():
+            self._add(request)
+        self._drain_ends()
+
+    def _add(self, request: Request) -> None:
+        sampling = request.sampling
+        entry = self._book.open(request)
+        fields = {
+            "prompt": request.prompt_token_ids,
+            "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else 2**31 - 1,
+            "min_tokens": sampling.min_tokens,
+            "eos_ids": list(request.eos_ids),
+            "stop_ids": list(sampling.stop_token_ids or ()),
+            "ignore_eos": sampling.ignore_eos,
+            "reads_cache": sampling.prompt_logprobs is None,
+            "priority": request.priority,
+            "arrival": request.arrival,
+            "salt": request.cache_salt,
+            "adapter": request.adapter,
+        }
+        try:
+            add_sequence(self.core, entry.seq_id, fields)
+        except ValueError as error:
+            self._book.close(entry)
+            self._deltas.append(end_delta(entry, "error", str(error)))
+            return
+        if self._observer:
+            self._observer.added(entry.seq_id, fields)
+
+    def _drain_ends(self) -> None:
+        for request_id, reason in self.intake.drain_ends():
+            self._end(request_id, reason)
+
+    def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
+        entry = self._book.of_request(request_id)
+        if entry is None:
+            return
+        self.core.finish(entry.seq_id)
+        self._book.close(entry)
+        self._deltas.append(end_delta(entry, reason, error))
+        if self._observer:
+            self._observer.finished(entry.seq_id, reason)
+
+    def _launch(self, plan: StepPlan) -> Step:
+        step = Step(plan)
+        try:
+            step.handle = self.worker.launch_forward(plan, self._starts(plan))
+        except Exception as error:  # surfaces in _finish, in step order
+            step.error = error
+        return step
+
+    def _starts(self, plan: StepPlan) -> list[SequenceStart]:
+        starts = []
+        for i, slice_index in enumerate(plan.fresh_slices.tolist()):
+            entry = self._book.of_seq(int(plan.seq_ids[slice_index]))
+            assert entry is not None, "the core planned a sequence that is not in the book"
+            if entry.num_reported == 0:
+                entry.num_cached_tokens = int(plan.fresh_cached[i])
+            request = entry.request
+            starts.append(SequenceStart(entry.seq_id, len(request.prompt_token_ids), request.sampling, request.eos_ids))
+        return starts
+
+    def _launch_sample(self, step: Step) -> None:
+        if step.error is None:
+            try:
+                self.worker.launch_sample(step.handle)
+            except Exception as error:
+                step.error = error
+
+    def _finish(self, step: Step) -> None:
+        try:
+            if step.error is not None:
+                raise step.error
+            result = self.worker.collect(step.handle, self._timeout_s)
+        except Exception as error:
+            self._fail(step, error)
+            return
+        self._drain_ends()  # an abort that came during the step must not be reported as a normal end
+        commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
+        if self._observer:
+            self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
+        self._deltas += collect_deltas(self._book, commit, result)
+        for seq_id, message in result.errors.items():
+            if (entry := self._book.of_seq(seq_id)) is not None:
+                self._end(entry.request.request_id, "error", message)
+
+    def _fail(self, step: Step, error: Exception) -> None:
+        """The step's own requests end with an error; those of later steps in flight are recomputed."""
+        message = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+        alive = self.core.fail(step.plan.step)
+        if self._observer:
+            self._observer.failed(step.plan.step, message)
+        for seq_id in alive:
+            if (entry := self._book.of_seq(seq_id)) is not None:
+                self._end(entry.request.request_id, "error", message)
+
+    def close(self, reason: str = "abort") -> list[TokenDelta]:
+        """Ends every live request and lets the step in flight come home. Returns the last deltas."""
+        self.intake.close()
+        self._drain()
+        for entry in self._book.entries():
+            self._end(entry.request.request_id, reason, "the engine was closed" if reason == "error" else None)
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._finish(pending)
+        self.worker.close()
+        if self._observer:
+            self._observer.close()
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+
+def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
+    """Adds a sequence to the core from plain fields (also read back from a recording). Raises ValueError."""
+    keys = ExtraKeys(adapter=fields.get("adapter", ""), salt=fields.get("salt", ""))
+    core.add(
+        seq_id,
+        np.asarray(fields["prompt"], dtype=np.int32),
+        max_tokens=fields["max_tokens"],
+        min_tokens=fields["min_tokens"],
+        eos_ids=fields["eos_ids"],
+        stop_ids=fields["stop_ids"],
+        ignore_eos=fields["ignore_eos"],
+        reads_cache=fields["reads_cache"],
+        priority=fields["priority"],
+        arrival=fields["arrival"],
+        keys=keys,
+    )

@@ -1,0 +1,75 @@
+"""Intake: the door of the engine. Requests and aborts arrive from any thread; the loop drains them between steps.
+
+Bounded: beyond ``max_waiting`` unfinished submissions a request is refused, never silently dropped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from headrace.contract.errors import EngineDead, InvalidRequest
+from headrace.contract.request import Request
+
+
+class Intake:
+    """Thread-safe. ``submit``/``abort`` from anywhere; ``drain_*`` from the loop only."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._requests: deque[Request] = deque()
+        self._ends: deque[tuple[str, str]] = deque()
+        self._wake = threading.Condition()
+        self._closed = False
+
+    def submit(self, request: Request, num_waiting: int = 0) -> None:
+        """Raises InvalidRequest when the queue is full, EngineDead when the engine is closed."""
+        with self._wake:
+            if self._closed:
+                raise EngineDead("the engine is closed")
+            if len(self._requests) + num_waiting >= self._capacity:
+                raise InvalidRequest("request", f"the queue is full ({self._capacity} waiting); try again later")
+            self._requests.append(request)
+            self._wake.notify_all()
+
+    def has_room(self, count: int, num_waiting: int) -> bool:
+        """Whether ``count`` more submissions would be taken now."""
+        return len(self._requests) + num_waiting + count <= self._capacity
+
+    @property
+    def busy(self) -> bool:
+        """Something is waiting to be drained."""
+        return bool(self._requests or self._ends)
+
+    def end(self, request_id: str, reason: str) -> None:
+        """Asks for an early end: ``abort`` by the caller, or ``stop`` for a stop string found in the text."""
+        with self._wake:
+            self._ends.append((request_id, reason))
+            self._wake.notify_all()
+
+    def drain_requests(self) -> list[Request]:
+        with self._wake:
+            out = list(self._requests)
+            self._requests.clear()
+            return out
+
+    def drain_ends(self) -> list[tuple[str, str]]:
+        with self._wake:
+            out = list(self._ends)
+            self._ends.clear()
+            return out
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleeps until something arrives, the door closes, or the deadline passes."""
+        with self._wake:
+            if not (self._requests or self._ends or self._closed):
+                self._wake.wait(timeout_s)
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed

@@ -1,0 +1,268 @@
+"""An engine in a process of its own, reached over a local socket (ZeroMQ, msgpack). Speaks requests and deltas only.
+
+If the engine's process dies, every open request ends with an error delta; if the front dies, the engine notices and
+ends itself. The child builds its engine through a function it is given, so this room needs no composition root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+
+from headrace.contract.errors import EngineDead, HeadraceError
+from headrace.contract.request import Request
+from headrace.contract.result import TokenDelta
+
+from .client import DeltaSink, Sinks
+from .engine import Engine
+from .lifecycle import EngineLoop
+
+POLL_MS = 200
+START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
+CLOSE_TIMEOUT_S = 30.0
+MAX_BACKLOG = 100_000  # messages a side may be behind before it counts as stuck
+
+
+class Submit(msgspec.Struct, tag=True):
+    request: Request
+
+
+class End(msgspec.Struct, tag=True):
+    request_id: str
+    reason: str
+
+
+class Close(msgspec.Struct, tag=True):
+    pass
+
+
+class Ready(msgspec.Struct, tag=True):
+    info: dict[str, Any]
+
+
+class Failed(msgspec.Struct, tag=True):
+    message: str
+
+
+class Deltas(msgspec.Struct, tag=True):
+    deltas: list[TokenDelta]
+
+
+ToEngine = Submit | End | Close
+ToFront = Ready | Failed | Deltas
+Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
+"""Child side: from a picklable argument to an engine and facts for the front."""
+
+
+def _socket(address: str, *, bind: bool) -> zmq.Socket[bytes]:
+    socket = zmq.Context.instance().socket(zmq.PAIR)
+    socket.set_hwm(MAX_BACKLOG)
+    socket.linger = 1000
+    (socket.bind if bind else socket.connect)(address)
+    return socket
+
+
+# -- child ------------------------------------------------------------------------------------------------------
+
+
+def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
+    """Runs in the child until told to close or the parent is gone."""
+    socket = _socket(address, bind=False)
+    encode = msgspec.msgpack.Encoder().encode
+    try:
+        engine, info = build(argument)
+    except Exception as error:
+        socket.send(encode(Failed(str(error) if isinstance(error, HeadraceError) else repr(error))))
+        return
+    outbox: list[TokenDelta] = []
+    lock = threading.Lock()
+    wake, woken = _wake_pair()
+
+    def sink(deltas: list[TokenDelta]) -> None:  # engine thread; the socket belongs to the main thread
+        with lock:
+            outbox.extend(deltas)
+        with contextlib.suppress(zmq.Again):
+            wake.send(b"", zmq.NOBLOCK)
+
+    loop = EngineLoop(engine, sink)
+    socket.send(encode(Ready(info)))
+    _serve(engine, loop, socket, woken, parent, lambda: _take(outbox, lock))
+    loop.close()
+    if rest := _take(outbox, lock):
+        socket.send(encode(Deltas(rest)))
+
+
+def _wake_pair() -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    context, address = zmq.Context.instance(), "inproc://deltas"
+    woken = context.socket(zmq.PULL)
+    woken.set_hwm(8)  # one pending wake-up is as good as many
+    woken.bind(address)
+    wake = context.socket(zmq.PUSH)
+    wake.set_hwm(8)
+    wake.connect(address)
+    return wake, woken
+
+
+def _take(outbox: list[TokenDelta], lock: threading.Lock) -> list[TokenDelta]:
+    with lock:
+        taken = list(outbox)
+        outbox.clear()
+    return taken
+
+
+def _serve(
+    engine: Engine,
+    loop: EngineLoop,
+    socket: zmq.Socket[bytes],
+    woken: zmq.Socket[bytes],
+    parent: int,
+    take: Callable[[], list[TokenDelta]],
+) -> None:
+    decoder = msgspec.msgpack.Decoder(ToEngine)
+    encode = msgspec.msgpack.Encoder().encode
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(woken, zmq.POLLIN)
+    while loop.alive and os.getppid() == parent:
+        ready = dict(poller.poll(POLL_MS))
+        if woken in ready:
+            woken.recv()
+        if news := take():
+            socket.send(encode(Deltas(news)))
+        if socket not in ready:
+            continue
+        message = decoder.decode(socket.recv())
+        if isinstance(message, Close):
+            return
+        answer = _obey(engine, message)
+        if answer is not None:
+            socket.send(encode(Deltas([answer])))
+
+
+def _obey(engine: Engine, message: Submit | End) -> TokenDelta | None:
+    if isinstance(message, End):
+        (engine.abort if message.reason == "abort" else engine.stop)(message.request_id)
+        return None
+    try:
+        engine.submit(message.request)
+    except HeadraceError as error:
+        return TokenDelta(request_id=message.request.request_id, finish_reason="error", error=str(error))
+    return None
+
+
+# -- front ------------------------------------------------------------------------------------------------------
+
+
+class ProcessClient:
+    """Starts the child and waits until its engine is ready. Raises EngineDead with the child's reason if it is not.
+
+    One thread owns the socket; callers reach it through a queue, so any thread may submit.
+    """
+
+    def __init__(self, build: Builder, argument: Any, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="headrace-")
+        address = f"ipc://{Path(self._folder.name) / 'engine'}"
+        self._socket = _socket(address, bind=True)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=engine_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
+        )
+        self._process.start()
+        self.info = self._await_ready(start_timeout_s)
+        self._sinks = Sinks()
+        self._closing = threading.Event()
+        self._dead: str | None = None
+        self._inbox: list[ToEngine] = []
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="headrace-engine-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._dead is None and self._process.is_alive()
+
+    def _await_ready(self, timeout_s: float) -> dict[str, Any]:
+        decoder = msgspec.msgpack.Decoder(ToFront)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._socket.poll(POLL_MS):
+                message = decoder.decode(self._socket.recv())
+                if isinstance(message, Ready):
+                    return message.info
+                if isinstance(message, Failed):
+                    self._discard()
+                    raise EngineDead(f"the engine did not start: {message.message}")
+            elif not self._process.is_alive():
+                self._discard()
+                raise EngineDead(f"the engine process ended at start (exit code {self._process.exitcode})")
+        self._discard()
+        raise EngineDead(f"the engine was not ready within {timeout_s:g} s")
+
+    def _discard(self) -> None:
+        self._process.terminate()
+        self._process.join(CLOSE_TIMEOUT_S)
+        self._socket.close()
+        self._folder.cleanup()
+
+    def submit(self, request: Request, sink: DeltaSink) -> None:
+        if self._dead is not None or self._closing.is_set():
+            raise EngineDead(self._dead or "the client was closed")
+        self._sinks.add(request.request_id, sink)
+        self._post(Submit(request))
+        if self._dead is not None:  # it died meanwhile; its sweep may have come before our sink
+            self._sinks.fail_all(self._dead)
+
+    def abort(self, request_id: str) -> None:
+        self._post(End(request_id, "abort"))
+
+    def stop(self, request_id: str) -> None:
+        self._post(End(request_id, "stop"))
+
+    def _post(self, message: ToEngine) -> None:
+        with self._lock:
+            self._inbox.append(message)
+
+    def _run(self) -> None:
+        decoder, encode = msgspec.msgpack.Decoder(ToFront), msgspec.msgpack.Encoder().encode
+        while not self._closing.is_set():
+            with self._lock:
+                outgoing, self._inbox = self._inbox, []
+            for message in outgoing:
+                self._socket.send(encode(message))
+            if self._socket.poll(1):
+                answer = decoder.decode(self._socket.recv())
+                if isinstance(answer, Deltas):
+                    self._sinks.deliver(answer.deltas)
+            elif not self._process.is_alive():
+                self._dead = f"the engine process died (exit code {self._process.exitcode})"
+                self._sinks.fail_all(self._dead)
+                return
+        if self._process.is_alive():
+            self._socket.send(encode(Close()))
+
+    def close(self) -> None:
+        """Ends open requests and the child; the child is killed if it does not end by the deadline."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join(CLOSE_TIMEOUT_S)
+        self._process.join(CLOSE_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(CLOSE_TIMEOUT_S)
+        self._sinks.fail_all("the engine was closed")
+        self._socket.close()
+        self._folder.cleanup()

@@ -1,0 +1,161 @@
+"""Inputs of the op cases, each made from a seed alone. Shapes are small and awkward, values ordinary floats.
+
+Attention inputs put NaN wherever a kernel has no business: in the null block, in blocks that are unused or lie
+before the window, and in slots past a sequence's end.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor
+
+from .ops import LogitRules, SampleParams
+
+NEVER = float("-inf")
+
+
+def generator(seed: int) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def rope_table(max_pos: int, rot: int, base: float = 10000.0) -> Tensor:
+    """(max_pos, 2, rot/2): cosines, then sines, of ``position * base^(-2i/rot)``."""
+    frequency = base ** (-torch.arange(0, rot, 2, dtype=torch.float64) / rot)
+    angle = torch.arange(max_pos, dtype=torch.float64)[:, None] * frequency
+    return torch.stack((angle.cos(), angle.sin()), 1).float().contiguous()
+
+
+def linear(seed: int, t: int, k: int, n: int, bias: bool = False) -> tuple:
+    """x (t, k), weight (n, k), bias (n) or None."""
+    g = generator(seed)
+    x, w = torch.randn(t, k, generator=g), torch.randn(n, k, generator=g)
+    return x, w, torch.randn(n, generator=g) if bias else None
+
+
+def embedding(seed: int, t: int, vocab: int, k: int) -> tuple:
+    """ids (t,), weight (vocab, k); the first and the last row are among the ids."""
+    g = generator(seed)
+    ids = torch.randint(vocab, (t,), generator=g, dtype=torch.int32)
+    ids[:1], ids[1:2] = vocab - 1, 0
+    return ids, torch.randn(vocab, k, generator=g)
+
+
+def norm(seed: int, t: int, d: int, residual: bool = False) -> tuple:
+    """x (t, d), perhaps a residual, weight (d), eps."""
+    g = generator(seed)
+    rows = [torch.randn(t, d, generator=g) for _ in range(2 if residual else 1)]
+    return *rows, torch.randn(d, generator=g), 1e-5
+
+
+def rope(seed: int, t: int, heads: tuple[int, int], d: int, rot: int, interleaved: bool) -> tuple:
+    g = generator(seed)
+    q, k = (torch.randn(t, h, d, generator=g) for h in heads)
+    positions = torch.randint(512, (t,), generator=g, dtype=torch.int32)
+    return q, k, positions, rope_table(512, rot), interleaved
+
+
+def gate(seed: int, t: int, f: int, spread: float = 3.0) -> tuple:
+    """x (t, 2f), wide enough to saturate the gate both ways."""
+    return (torch.randn(t, 2 * f, generator=generator(seed)) * spread,)
+
+
+def write_kv(seed: int, t: int, heads: int, block_size: int, d: int) -> tuple:
+    """New keys and values for shuffled slots, every third one padding, into caches full of ones."""
+    g = generator(seed)
+    k, v = (torch.randn(t, heads, d, generator=g) for _ in range(2))
+    blocks = t // block_size + 2
+    slots = torch.randperm(blocks * block_size, generator=g)[:t].to(torch.int32)
+    slots[::3] = -1
+    shape = (blocks, heads, block_size, d)
+    return k, v, torch.ones(shape), torch.ones(shape), slots
+
+
+def attention(
+    seed: int,
+    slices: list[tuple[int, int]],
+    heads: tuple[int, int] = (9, 3),
+    d: int = 64,
+    block_size: int = 32,
+    window: int = 0,
+    order: int = 0,
+) -> tuple:
+    """``slices`` lists (rows, sequence length). Keys and values depend on the seed and the sequence only.
+
+    ``order`` shuffles where blocks lie, ``block_size`` says how they are cut: no result may change with them.
+    """
+    g = generator(seed)
+    q = torch.randn(sum(rows for rows, _ in slices), heads[0], d, generator=g)
+    lengths = [length for _, length in slices]
+    k_rows = [torch.randn(length, heads[1], d, generator=g) for length in lengths]
+    v_rows = [torch.randn(length, heads[1], d, generator=g) for length in lengths]
+    needs = [math.ceil(length / block_size) for length in lengths]
+    ids = 1 + torch.randperm(sum(needs) + 3, generator=generator(order))
+    k_cache = torch.full((len(ids) + 1, heads[1], block_size, d), math.nan)
+    v_cache = k_cache.clone()
+    table = torch.zeros(len(slices), max(needs, default=0) + 1, dtype=torch.int32)
+    for s, (rows, length) in enumerate(slices):
+        mine, ids = ids[: needs[s]], ids[needs[s] :]
+        position = torch.arange(length)
+        where = (mine[position // block_size], slice(None), position % block_size)
+        k_cache[where], v_cache[where] = k_rows[s], v_rows[s]
+        dead = max(0, length - rows - window + 1) // block_size if window else 0
+        k_cache[mine[:dead]] = v_cache[mine[:dead]] = math.nan
+        table[s, dead : needs[s]] = mine[dead:].to(torch.int32)
+    starts = torch.tensor([0, *(rows for rows, _ in slices)]).cumsum(0).to(torch.int32)
+    return q, k_cache, v_cache, table, starts, torch.tensor(lengths, dtype=torch.int32), d**-0.5, window
+
+
+def _ragged(g: Generator, rows: int, vocab: int, most: int) -> tuple[Tensor, Tensor]:
+    """Offsets (rows + 1) and ids, with an empty first row and repeats likely."""
+    counts = torch.randint(0, most + 1, (rows,), generator=g)
+    counts[:1] = 0
+    offsets = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0))).to(torch.int32)
+    return offsets, torch.randint(vocab, (int(offsets[-1]),), generator=g, dtype=torch.int32)
+
+
+def rules(seed: int, rows: int, vocab: int) -> tuple:
+    """Logits with every kind of rule at once, rows without any included."""
+    g = generator(seed)
+    bias_offsets, bias_ids = _ragged(g, rows, vocab, 4)
+    values = torch.randn(len(bias_ids), generator=g)
+    values[::5] = NEVER
+    allow, prompt, output, ban = (_ragged(g, rows, vocab, most) for most in (6, 9, 9, 3))
+    repetition = 1 + torch.rand(rows, generator=g)
+    repetition[::2] = 1
+    presence, frequency = torch.randn(rows, generator=g), torch.randn(rows, generator=g)
+    fields = (bias_offsets, bias_ids, values, *allow, *prompt, *output, repetition, presence, frequency, *ban)
+    return torch.randn(rows, vocab, generator=g) * 3, LogitRules(*fields)
+
+
+def logits(seed: int, rows: int, vocab: int, spread: float = 4.0, ties: bool = False) -> Tensor:
+    x = torch.randn(rows, vocab, generator=generator(seed)) * spread
+    return x.round() if ties else x
+
+
+def sample(seed: int, x: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> tuple:
+    """One set of knobs for all rows of x; row r draws with seed ``seed + r`` at position 7 r."""
+    rows = x.shape[0]
+    number = torch.arange(rows, dtype=torch.int64)
+    return x, SampleParams(
+        torch.full((rows,), temperature),
+        torch.full((rows,), top_k, dtype=torch.int32),
+        torch.full((rows,), top_p),
+        torch.full((rows,), min_p),
+        number + seed * 2**33,
+        number * 7,
+    )
+
+
+def broken(x: Tensor) -> Tensor:
+    """Row 0 all -inf, row 1 with a NaN, row 2 with +inf, row 3 with a single finite entry."""
+    x[0], x[3] = NEVER, NEVER
+    x[1, -1], x[2, 1], x[3, x.shape[1] // 2] = math.nan, math.inf, -5.0
+    return x
+
+
+def logprobs(seed: int, x: Tensor, n: int) -> tuple:
+    ids = torch.randint(x.shape[1], (x.shape[0],), generator=generator(seed), dtype=torch.int32)
+    ids[1:2] = -1
+    return x, ids, n

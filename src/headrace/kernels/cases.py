@@ -1,0 +1,285 @@
+"""The op-case table: one list that drives correctness tests, timings and the support matrix.
+
+A case names an op and builds its arguments from a seed. Nothing here asserts: tests compare, ``time_cases``
+measures, ``support_matrix`` reports.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.contract.errors import ConfigError
+
+from . import case_inputs as inputs
+from .ops import LogitRules, Logprobs, Ops, SampleParams, op_names
+from .resolve import BACKENDS, resolve_ops
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``build(seed)`` gives the op's arguments, weights still unpacked.
+
+    Results agree with the reference within ``atol + rtol * |reference|`` (ids exactly). ``row_args`` are the
+    arguments with one entry per row: the op must give each row the same bits alone as among others. ``timed``
+    cases have sizes worth measuring.
+    """
+
+    name: str
+    op: str
+    build: Callable[[int], tuple[Any, ...]]
+    atol: float = 1e-5
+    rtol: float = 1e-5
+    row_args: tuple[int, ...] = ()
+    timed: bool = False
+
+
+def prepare(ops: Ops, case: Case, seed: int = 0) -> tuple[Any, ...]:
+    """The case's arguments as ``ops`` wants them: weights packed."""
+    args = case.build(seed)
+    if case.op in ("linear", "embedding"):
+        return args[0], ops.pack_weight(args[1]), *args[2:]
+    return args
+
+
+def call(ops: Ops, op: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """Run the op and return its results as a flat tuple; ops that work in place return what they changed."""
+    if op == "pack_weight":
+        return (ops.linear(torch.eye(args[0].shape[1]), ops.pack_weight(args[0]), None),)
+    result = getattr(ops, op)(*args)
+    if op == "write_kv":
+        return args[2], args[3]
+    if op == "apply_rules":
+        return (args[0],)
+    if isinstance(result, Logprobs):
+        return result.chosen, result.rank, result.top_ids, result.top_values
+    return result if isinstance(result, tuple) else (result,)
+
+
+def take_rows(value: Any, rows: list[int]) -> Any:
+    """A row argument restricted to some rows."""
+    if isinstance(value, SampleParams):
+        return SampleParams(*(getattr(value, name)[rows] for name in SampleParams.__slots__))
+    if isinstance(value, LogitRules):
+        return _take_rules(value, rows)
+    return value[rows].clone()
+
+
+def _take_rules(rules: LogitRules, rows: list[int]) -> LogitRules:
+    taken = {name: getattr(rules, name)[rows] for name in ("repetition", "presence", "frequency")}
+    for kind in ("bias", "allow", "prompt", "output", "ban"):
+        offsets = getattr(rules, f"{kind}_offsets")
+        runs = [range(int(offsets[r]), int(offsets[r + 1])) for r in rows]
+        at = torch.tensor([i for run in runs for i in run], dtype=torch.int64)
+        taken[f"{kind}_offsets"] = torch.tensor([0, *map(len, runs)]).cumsum(0).to(torch.int32)
+        taken[f"{kind}_ids"] = getattr(rules, f"{kind}_ids")[at]
+        if kind == "bias":
+            taken["bias_values"] = rules.bias_values[at]
+    return LogitRules(**taken)
+
+
+def _linear(t: int, k: int, n: int, bias: bool = False, timed: bool = False) -> Case:
+    build = partial(inputs.linear, t=t, k=k, n=n, bias=bias)
+    name = f"linear-{t}x{k}x{n}{'-bias' if bias else ''}"
+    return Case(name, "linear", build, atol=3e-6 * k**0.5 + 1e-5, row_args=(0,), timed=timed)
+
+
+def _rows(
+    op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False
+) -> Case:
+    return Case(f"{op}-{name}", op, build, row_args=row_args, timed=timed)
+
+
+def _attention(name: str, slices: list[tuple[int, int]], timed: bool = False, **options: Any) -> Case:
+    build = partial(inputs.attention, slices=slices, **options)
+    return Case(f"attention-{name}", "paged_attention", build, atol=2e-5, timed=timed)
+
+
+def _sample(name: str, temperature: float, top_k: int, top_p: float, min_p: float, **options: Any) -> Case:
+    shape = {"rows": 24, "vocab": 1000} | options
+
+    def build(seed: int) -> tuple[Any, ...]:
+        return inputs.sample(seed, inputs.logits(seed, **shape), temperature, top_k, top_p, min_p)
+
+    return Case(f"sample-{name}", "sample", build, row_args=(0, 1), timed=shape["vocab"] > 10000)
+
+
+def _broken_sample(temperature: float) -> Case:
+    def build(seed: int) -> tuple[Any, ...]:
+        return inputs.sample(seed, inputs.broken(inputs.logits(seed, 6, 50)), temperature, 5, 0.9, 0.0)
+
+    return Case(f"sample-broken-rows-{temperature}", "sample", build, row_args=(0, 1))
+
+
+def _logprobs(name: str, n: int, rows: int, vocab: int, ties: bool = False, broken: bool = False) -> Case:
+    def build(seed: int) -> tuple[Any, ...]:
+        x = inputs.logits(seed, rows, vocab, ties=ties)
+        return inputs.logprobs(seed, inputs.broken(x) if broken else x, n)
+
+    return Case(f"logprobs-{name}", "gather_logprobs", build, row_args=(0, 1), timed=vocab > 10000)
+
+
+RAGGED = [(1, 1), (5, 5), (1, 33), (7, 40), (3, 600), (1, 1100), (0, 4), (20, 530)]
+
+CASES: tuple[Case, ...] = (
+    Case("pack_weight-odd", "pack_weight", lambda seed: (inputs.linear(seed, 1, 37, 53)[1],)),
+    *(_linear(t, k, n) for t in (0, 1, 2, 5, 13, 40) for k, n in ((64, 64), (37, 53), (1, 1), (130, 17))),
+    _linear(97, 50, 130, bias=True),
+    _linear(1, 7, 5, bias=True),
+    *(_linear(t, 576, 1536, timed=True) for t in (1, 4, 16, 64, 512)),
+    _linear(1, 576, 49152, timed=True),
+    _rows("embedding", "odd", partial(inputs.embedding, t=9, vocab=77, k=37), 0),
+    _rows("embedding", "none", partial(inputs.embedding, t=0, vocab=5, k=3), 0),
+    _rows("embedding", "32x576", partial(inputs.embedding, t=32, vocab=4096, k=576), 0, timed=True),
+    *(
+        _rows("rms_norm", f"{t}x{d}", partial(inputs.norm, t=t, d=d), 0)
+        for t, d in ((0, 8), (1, 1), (70, 300))
+    ),
+    _rows("rms_norm", "64x576", partial(inputs.norm, t=64, d=576), 0, timed=True),
+    _rows("add_rms_norm", "5x37", partial(inputs.norm, t=5, d=37, residual=True), 0, 1),
+    _rows("add_rms_norm", "64x576", partial(inputs.norm, t=64, d=576, residual=True), 0, 1, timed=True),
+    *(
+        _rows(
+            "rope",
+            f"{d}-{rot}-{pairs}",
+            partial(inputs.rope, t=t, heads=(9, 3), d=d, rot=rot, interleaved=pairs),
+            0,
+            1,
+            2,
+        )
+        for t, d, rot in ((6, 64, 64), (5, 10, 6), (0, 8, 8), (60, 256, 128))
+        for pairs in (False, True)
+    ),
+    *(
+        _rows(op, f"{t}x{f}", partial(inputs.gate, t=t, f=f, spread=spread), 0, timed=f > 1000)
+        for op in ("silu_mul", "gelu_tanh_mul")
+        for t, f, spread in ((0, 4, 1.0), (3, 37, 3.0), (4, 16, 60.0), (64, 1536, 3.0))
+    ),
+    _rows("write_kv", "blocks-of-3", partial(inputs.write_kv, t=11, heads=3, block_size=3, d=7)),
+    _rows(
+        "write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True
+    ),
+    _rows("write_kv", "none", partial(inputs.write_kv, t=0, heads=1, block_size=16, d=8)),
+    *(_attention(f"ragged-block-{b}", RAGGED, block_size=b) for b in (3, 16, 32, 48)),
+    *(_attention(f"window-{w}", RAGGED, window=w, block_size=16) for w in (1, 5, 32, 100, 700)),
+    _attention("none", [], heads=(2, 1), d=16),
+    *(
+        _attention(f"heads-{h}-{d}", [(3, 70), (1, 65)], heads=h, d=d)
+        for h in ((4, 1), (2, 2))
+        for d in (8, 20, 128, 256)
+    ),
+    _attention("many-heads", [(2, 40)], heads=(64, 1), d=16),
+    _attention("decode-32x512", [(1, 512)] * 32, timed=True),
+    _attention("decode-1x4096", [(1, 4096)], timed=True),
+    _attention("prefill-512", [(512, 512)], timed=True),
+    *(
+        _rows("apply_rules", f"{r}x{v}", partial(inputs.rules, rows=r, vocab=v), 0, 1)
+        for r, v in ((0, 5), (1, 9), (12, 40))
+    ),
+    _sample("greedy", 0.0, 5, 0.5, 0.1),
+    _sample("greedy-ties", 0.0, 0, 1.0, 0.0, ties=True, vocab=333),
+    _sample("plain", 0.8, 0, 1.0, 0.0),
+    _sample("cold", 1e-6, 0, 1.0, 0.0),
+    *(
+        _sample(f"top-k-{k}{'-ties' if ties else ''}", 1.0, k, 1.0, 0.0, ties=ties)
+        for k in (1, 7, 40, 999, 5000)
+        for ties in (False, True)
+    ),
+    *(_sample(f"top-p-{p}", 1.3, 0, p, 0.0) for p in (0.0, 0.1, 0.9, 0.9999)),
+    _sample("top-p-flat", 1.0, 0, 0.7, 0.0, spread=0.01),
+    _sample("top-p-ties", 1.0, 0, 0.6, 0.0, ties=True, spread=1.0),
+    *(_sample(f"min-p-{p}", 1.5, 0, 1.0, p) for p in (0.02, 0.3, 1.0)),
+    _sample("all-filters", 1.4, 30, 0.8, 0.01),
+    _sample("top-k-and-p", 2.0, 12, 0.6, 0.0),
+    _sample("min-and-top-p", 2.0, 0, 0.7, 0.02),
+    _sample("one-id", 1.0, 3, 0.5, 0.1, vocab=1),
+    _sample("no-rows", 1.0, 3, 0.5, 0.1, rows=0),
+    _sample("plain-49152", 1.0, 0, 1.0, 0.0, rows=4, vocab=49152),
+    _sample("top-k-p-49152", 0.8, 40, 0.95, 0.0, rows=4, vocab=49152),
+    _sample("top-p-49152", 0.8, 0, 0.95, 0.0, rows=4, vocab=49152),
+    *(_broken_sample(t) for t in (0.0, 1.0)),
+    *(_logprobs(f"top-{n}", n, 7, 300) for n in (0, 1, 20, 300)),
+    _logprobs("ties", 30, 5, 200, ties=True),
+    _logprobs("broken-rows", 50, 6, 50, broken=True),
+    _logprobs("49152", 5, 4, 49152),
+)
+
+
+def time_cases(
+    backend: str = "cpu", names: Sequence[str] | None = None, repeats: int = 7, seconds: float = 0.02
+) -> list[dict[str, Any]]:
+    """Time the named cases (default: all timed ones).
+
+    Each dict has case, op, backend, isa, median_us and best_us of one call, over ``repeats`` runs of at least
+    ``seconds`` each. In-place ops are repeated on their own output.
+    """
+    ops = resolve_ops(backend, strict=True)
+    chosen = [c for c in CASES if (c.name in names if names is not None else c.timed)]
+    return [_time_case(ops, case, repeats, seconds) for case in chosen]
+
+
+def _time_case(ops: Ops, case: Case, repeats: int, seconds: float) -> dict[str, Any]:
+    args = prepare(ops, case)
+    run = partial(call, ops, case.op, args)
+    run()
+    count, spent = 1, 0.0
+    while (spent := _time(run, count)) < seconds:
+        count = max(2 * count, int(count * seconds / max(spent, 1e-9)))
+    each = sorted([spent / count, *(_time(run, count) / count for _ in range(repeats - 1))])
+    median, best = statistics.median(each) * 1e6, each[0] * 1e6
+    return {
+        "case": case.name,
+        "op": case.op,
+        "backend": ops.name,
+        "isa": _isa(ops.name),
+        "median_us": median,
+        "best_us": best,
+    }
+
+
+def _time(run: Callable[[], Any], count: int) -> float:
+    start = perf_counter()
+    for _ in range(count):
+        run()
+    return perf_counter() - start
+
+
+def _isa(backend: str) -> str:
+    if backend != "cpu":
+        return "-"
+    from .cpu import runtime
+
+    return runtime.isa()
+
+
+def support_matrix() -> list[dict[str, Any]]:
+    """One dict per op, backend and instruction set: op, backend, isa, supported, cases (that test it)."""
+    tested = {name: sum(case.op == name for case in CASES) for name in op_names()}
+    return [
+        {"op": op, "backend": backend, "isa": isa, "supported": op in own, "cases": tested[op]}
+        for backend in BACKENDS
+        for own, isas in [_served(backend)]
+        for op in op_names()
+        for isa in isas
+    ]
+
+
+def _served(backend: str) -> tuple[set[str], list[str]]:
+    """Ops a backend serves itself, and its instruction sets; nothing and ["-"] when it cannot be loaded."""
+    try:
+        ops = resolve_ops(backend)
+    except ConfigError:
+        return set(), ["-"]
+    served = {op for op, source in ops.provenance.items() if source == backend}
+    if backend != "cpu":
+        return served, ["-"]
+    from .cpu import runtime
+
+    return served, runtime.available_isas()

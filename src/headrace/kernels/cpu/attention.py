@@ -1,0 +1,25 @@
+"""Attention over a paged cache on the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace import _kernels
+
+
+def paged_attention(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    query_start_loc: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    window: int,
+) -> Tensor:
+    """q (T, Hq, D) -> (T, Hq, D); see ``Ops.paged_attention``. Padding rows come back as zeros."""
+    q = q.contiguous()
+    out = torch.empty_like(q)
+    _kernels.paged_attention(q, k_cache, v_cache, block_table, query_start_loc, seq_lens, scale, window, out)
+    return out

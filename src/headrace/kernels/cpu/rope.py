@@ -1,0 +1,20 @@
+"""Rotary position embedding on the CPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace import _kernels
+
+
+def rope(q: Tensor, k: Tensor, positions: Tensor, table: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
+    """Rotate q (T, Hq, D) and k (T, Hkv, D) by the angles of their positions (T,)."""
+    return _rotate(q, positions, table, interleaved), _rotate(k, positions, table, interleaved)
+
+
+def _rotate(x: Tensor, positions: Tensor, table: Tensor, interleaved: bool) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _kernels.rope(x, positions, table, interleaved, out)
+    return out

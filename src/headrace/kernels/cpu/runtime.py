@@ -1,0 +1,34 @@
+"""The CPU kernels' process-wide settings: instruction set and threads.
+
+Threads never change a bit. AVX2 and AVX-512 agree bit for bit, scalar rounds differently. Packed weights suit
+every instruction set.
+"""
+
+from __future__ import annotations
+
+from headrace import _kernels
+
+
+def isa() -> str:
+    """Name of the instruction set in use: ``avx512``, ``avx2`` or ``scalar``."""
+    return _kernels.isa()
+
+
+def available_isas() -> list[str]:
+    """Instruction sets this processor runs, best first."""
+    return _kernels.available_isas()
+
+
+def set_isa(name: str) -> None:
+    """Use this instruction set from now on. ValueError when it is not available."""
+    _kernels.set_isa(name)
+
+
+def num_threads() -> int:
+    """Threads that share a kernel's work, the caller included; at first one per usable processor."""
+    return _kernels.num_threads()
+
+
+def set_num_threads(n: int) -> None:
+    """Resize the pool. ValueError unless 1 <= n <= 1024."""
+    _kernels.set_num_threads(n)

@@ -1,0 +1,42 @@
+"""Architectures by name. The table is all there is to it: no discovery, no plug-ins, no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from headrace.contract.errors import ModelError
+from headrace.kernels.ops import Ops
+
+from .context import Model
+from .dense.assembly import Progress, load_dense
+from .dense.families import FAMILIES as DENSE
+from .weights.checkpoint import Checkpoint
+
+# (architecture, checkpoint, ops, progress) -> model
+Loader = Callable[[str, Checkpoint, Ops, Progress | None], Model]
+
+LOADERS: dict[str, Loader] = dict.fromkeys(DENSE, load_dense)
+
+
+def architectures() -> tuple[str, ...]:
+    """Names that ``load_model`` knows, as ``config.json`` spells them under ``architectures``."""
+    return tuple(sorted(LOADERS))
+
+
+def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = None) -> Model:
+    """Read and pack all weights. ``progress(done, total)`` counts tensors.
+
+    Errors: ModelError for an unknown architecture, a missing or misshapen tensor or an unreadable file;
+    ConfigError for a setting the architecture does not support. Both before weights are read, where possible.
+    """
+    architecture = _architecture(checkpoint)
+    return LOADERS[architecture](architecture, checkpoint, ops, progress)
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    listed: Any = checkpoint.config.get("architectures")
+    if not isinstance(listed, list) or len(listed) != 1 or listed[0] not in architectures():
+        known = ", ".join(architectures())
+        raise ModelError(f"{checkpoint.source}: architectures", f"{listed!r} is unknown; known: {known}")
+    return str(listed[0])

@@ -1,0 +1,32 @@
+"""Reads a ``config.json``. Checks that it is a JSON object, not what it means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from headrace.contract.errors import ModelError
+
+# A configuration is a few kilobytes; anything far above is some other file.
+MAX_JSON_BYTES = 64 << 20
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``. Errors: ModelError when it is absent, too large or not a JSON object."""
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelError(str(path), f"is larger than {MAX_JSON_BYTES} bytes")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ModelError(str(path), f"cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelError(str(path), f"is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(str(path), "is not a JSON object")
+    return value
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration in ``path`` (a file), or in its ``config.json`` (a directory)."""
+    return read_json_object(path / "config.json" if path.is_dir() else path)

@@ -1,0 +1,46 @@
+"""Packer: keeps the worker's rows and turns a plan into a PackedBatch. Host side only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headrace._core import RowTable
+from headrace.contract.batch import PackedBatch
+from headrace.contract.plan import IntArray, SequenceStart, StepPlan
+
+
+class Packer:
+    """Rows of live sequences: tokens and block tables (C++), and how each wants to be sampled."""
+
+    def __init__(self, block_size: int, num_groups: int) -> None:
+        self._rows = RowTable(block_size, num_groups)
+        self._num_groups = num_groups
+        self._starts: dict[int, SequenceStart] = {}
+
+    def pack(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> PackedBatch:
+        """Takes the plan's news over and fills new arrays. Raises ValueError on a plan that does not fit."""
+        for seq_id in plan.dropped.tolist():
+            self._starts.pop(seq_id, None)
+        self._starts.update((start.seq_id, start) for start in starts)
+        self._rows.apply(plan)
+        num_logits, max_blocks = self._rows.sizes(plan)
+        num_slices = len(plan.seq_ids)
+        batch = PackedBatch.empty(plan.total_tokens, num_slices, num_logits, self._num_groups, max_blocks)
+        self._rows.pack(plan, batch)
+        return batch
+
+    def start(self, seq_id: int) -> SequenceStart:
+        return self._starts[seq_id]
+
+    def tokens(self, seq_id: int) -> IntArray:
+        """All tokens known of a sequence, read-only."""
+        return self._rows.tokens(seq_id)
+
+    def append(self, seq_id: int, tokens: IntArray) -> None:
+        """Tokens a finished step has sampled; sequences dropped meanwhile are passed over."""
+        self._rows.append(seq_id, np.ascontiguousarray(tokens, dtype=np.int32))
+
+    def __len__(self) -> int:
+        return len(self._rows)
