@@ -79,9 +79,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.real.free_queue() == self.model.queue
         assert self.real.num_free == len(self.model.queue)
         assert self.real.num_free + self.real.num_used == self.real.num_blocks
-        assert [self.real.ref_count(b) for b in self.model.ids] == [
-            self.model.refs[b] for b in self.model.ids
-        ]
+        assert [self.real.ref_count(b) for b in self.model.ids] == [self.model.refs[b] for b in self.model.ids]
         for content, node in enumerate(CONTENTS):
             for group in range(GROUPS):
                 assert self.real.find(node, group) == self.model.find((content, group))
