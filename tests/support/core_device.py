@@ -1,6 +1,6 @@
 """A real scheduler with the simplest device behind it: plans go out, results come back in order, invariants are checked
 after every call. The token at a position is a function of the prompt and the position, so an output that was lost,
-doubled or misplaced shows."""
+doubled or misplaced shows. With ``shadow=True`` the device also knows what each KV slot holds (no drafts then)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from shadow_kv import ShadowKV, prefix_hashes
 
 from headrace._core import Scheduler
 
@@ -27,8 +28,11 @@ def next_token(prompt: Sequence[int], position: int) -> int:
 class CoreDevice:
     """Keyword arguments are the scheduler's. Sequences are added with a prompt or, for the default one, a length."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.core = Scheduler(**{"num_blocks": 65, "block_size": 4, "max_model_len": 400} | settings)
+    def __init__(self, shadow: bool = False, **settings: Any) -> None:
+        settings = {"num_blocks": 65, "block_size": 4, "max_model_len": 400} | settings
+        self.core = Scheduler(**settings)
+        self.kv = ShadowKV(settings["block_size"], settings.get("groups", [(0, 0)])) if shadow else None
+        self.hashes: dict[int, list[int]] = {}
         self.in_flight: deque[Any] = deque()
         self.prompts: dict[int, list[int]] = {}
         self.outputs: dict[int, list[int]] = {}
@@ -42,6 +46,10 @@ class CoreDevice:
         self.core.add(seq_id, ids(*tokens), **fields)
         self.prompts[seq_id], self.outputs[seq_id] = tokens, []
         self.finishes.pop(seq_id, None)
+        if self.kv:
+            seed = fields.get("keys") and id(fields["keys"])
+            outputs = [next_token(tokens, len(tokens) + i) for i in range(min(fields.get("max_tokens", 16), 400))]
+            self.hashes[seq_id] = prefix_hashes(seed, tokens + outputs)
 
     def plan(self) -> dict[int, int]:
         """Plans a step and returns its tokens per sequence; nothing is in flight for an empty one."""
@@ -52,6 +60,8 @@ class CoreDevice:
             self.in_flight.append(plan)
             self.planned.update(slices)
             self.num_steps += 1
+            if self.kv:
+                self.kv.run(plan, self.hashes, {x: self.core.inspect(x)["blocks"] for x in slices})
         return slices
 
     def commit(self, emits: dict[int, list[int]] | None = None) -> Any:
@@ -83,7 +93,9 @@ class CoreDevice:
                 self.finishes[seq_id] = int(result.finishes[i])
 
     def fail(self) -> list[int]:
-        """The oldest step did not run."""
+        """The oldest step did not run, so the later ones in flight read nothing sensible."""
+        if self.kv:
+            self.kv.lost([plan.step for plan in self.in_flight])
         alive = self.core.fail(self.in_flight.popleft().step)
         self.check()
         return alive
