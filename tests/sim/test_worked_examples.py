@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -200,3 +201,45 @@ def test_correction_2_scheduled_tokens_contain_the_drafts() -> None:
     assert device.plan() == {0: 4}
     assert device.plan_seen.token_budget_left == 0  # the drafts verified now are charged as tokens, once
     assert device.plan_seen.input_budget_left == 0  # and the room for drafting afterwards besides
+
+
+def ledger_trace() -> list[str]:
+    """The story told in docs/ledger.md, row by row, by the real core."""
+    device = CoreDevice(num_blocks=7, token_budget=7, prefix_caching=False, full_sequence_must_fit=False)
+    rows = []
+
+    def row(call: str) -> None:
+        counts = device.counts(0)
+        valid = counts["num_computed"] - (counts["num_in_flight"] - counts["num_stale"])
+        rows.append("| " + " | ".join([call, *map(str, counts.values()), str(valid)]) + " |")
+
+    device.add(9, range(4))  # an elder, which decodes one token a step
+    device.step()
+    device.add(0, range(100, 110), max_tokens=8)
+    row("`add`, a prompt of 10")
+    device.plan()
+    row("`plan` step 1: 6 of 10, the budget's end")
+    device.plan()
+    row("`plan` step 2: the other 4, so a token is promised")
+    device.commit()
+    row("`commit` step 1: 6 valid, nothing emitted")
+    device.commit()
+    row("`commit` step 2: 4 valid, 1 emitted")
+    device.core.set_drafts(0, [7, 8, 9])
+    device.plan()
+    row("`plan` step 3: the last token and 3 drafts")
+    device.commit(emits={0: [7, 42]})
+    row("`commit` step 3: 1 draft accepted, 1 token sampled")
+    device.plan()
+    row("`plan` step 4: 1 token")
+    assert device.plan() == {9: 1}
+    row("`plan` step 5: no block for the elder, so this one gives way")
+    device.commit()
+    row("`commit` step 4: stale, its token is delivered")
+    return rows
+
+
+def test_ledger_trace_of_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "ledger.md").read_text()
+    missing = [row for row in ledger_trace() if row not in text]
+    assert not missing
