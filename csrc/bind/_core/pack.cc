@@ -1,5 +1,6 @@
 #include "core/pack.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/_core/arrays.h"
@@ -90,7 +91,7 @@ void bind_pack(nb::module_& m) {
       .def("apply", [](RowTable& self, nb::handle plan) { self.apply(PlanArrays(plan).view()); }, "plan"_a)
       .def("sizes", [](const RowTable& self, nb::handle plan) {
              const PlanArrays arrays(plan);
-             return nb::make_tuple(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
+             return std::pair(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
            }, "plan"_a, "(logits rows, longest block table) of a plan already applied.")
       .def("pack", [](RowTable& self, nb::handle plan, nb::handle out) {
              const PlanArrays arrays(plan);

@@ -106,9 +106,7 @@ class LLM:
             raise EngineDead("this LLM was closed")
         return Feed(self.engine, self.tokenizer, iter(prepared), window).turns()
 
-    def _run(
-        self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None
-    ) -> list[RequestOutput]:
+    def _run(self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
         for news in self.feed(prepared):
             for output in news:

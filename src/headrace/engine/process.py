@@ -65,7 +65,8 @@ Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 
 
 def _socket(address: str, *, bind: bool) -> zmq.Socket[bytes]:
-    socket = zmq.Context.instance().socket(zmq.PAIR)
+    context: zmq.Context[Any] = zmq.Context.instance()
+    socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
     socket.set_hwm(MAX_BACKLOG)
     socket.linger = 1000
     (socket.bind if bind else socket.connect)(address)
@@ -103,7 +104,8 @@ def engine_main(build: Builder, argument: Any, address: str, parent: int) -> Non
 
 
 def _wake_pair() -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    context, address = zmq.Context.instance(), "inproc://deltas"
+    context: zmq.Context[Any] = zmq.Context.instance()
+    address = "inproc://deltas"
     woken = context.socket(zmq.PULL)
     woken.set_hwm(8)  # one pending wake-up is as good as many
     woken.bind(address)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...contract.errors import InvalidRequest
+from headrace.contract.errors import InvalidRequest
 from .budget import RenderLimits
 from .specials import SpecialMatcher
 from .template import Message, render_chat

@@ -14,7 +14,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from ...contract.errors import ModelError
+from headrace.contract.errors import ModelError
 from .pieces import SPACE_MARK, PieceKind, PieceRule
 from .settings import TokenizerSettings, distinct
 

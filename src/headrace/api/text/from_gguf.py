@@ -12,8 +12,9 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 
-from ...contract.errors import ModelError
-from .gguf_metadata import read_gguf_metadata
+from headrace.contract.errors import ModelError
+from headrace.models.weights.gguf_header import read_metadata
+
 from .pieces import SPACE_MARK, PieceKind, PieceRule
 from .pretokenizers import KINDS, byte_level
 from .settings import END_OF_TURN, TokenizerSettings, distinct
@@ -27,7 +28,7 @@ def from_gguf(path: Path) -> tuple[Tokenizer, TokenizerSettings]:
     """Backend and settings of the tokenizer in a GGUF file. Raises ModelError naming the missing or odd
     key.
     """
-    header = _Header(path, read_gguf_metadata(path))
+    header = _Header(path, read_metadata(path))
     model = header.need("model")
     if model == "gpt2":
         return _byte_level(header)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...contract.errors import InvalidRequest
+from headrace.contract.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)

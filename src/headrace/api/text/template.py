@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
-from ...contract.errors import InvalidRequest, ModelError
+from headrace.contract.errors import InvalidRequest, ModelError
 from .budget import Budget, BudgetError, RenderLimits
 from .sandbox import BUDGET, ChatEnvironment
 

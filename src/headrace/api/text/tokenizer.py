@@ -13,7 +13,7 @@ from pathlib import Path
 
 import tokenizers
 
-from ...contract.errors import ModelError
+from headrace.contract.errors import ModelError
 from .from_directory import from_directory
 from .from_gguf import from_gguf
 from .settings import TokenizerSettings

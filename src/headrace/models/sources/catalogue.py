@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import env
+from headrace import env
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...contract.errors import PullError
+from headrace.contract.errors import PullError
 from .files import CHUNK_BYTES, Checksum, disk_errors, publish, require_space, write_all
 from .source import Progress
 from .transport import Opened, Transport

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from ...contract.errors import PullError
+from headrace.contract.errors import PullError
 
 CHUNK_BYTES = 1 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

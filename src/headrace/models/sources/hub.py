@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from ... import env
-from ...contract.errors import PullError
+from headrace import env
+from headrace.contract.errors import PullError
 from .catalogue import models_dir
 from .download import Downloader, Meter, Remote
 from .files import Checksum, publish_text, safe_name

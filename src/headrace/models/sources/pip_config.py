@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ... import env
-from ...contract.errors import PullError
+from headrace import env
+from headrace.contract.errors import PullError
 from .transport import Transport
 
 DEFAULT_INDEX = "https://pypi.org/simple"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from ...contract.errors import PullError
+from headrace.contract.errors import PullError
 from .download import Downloader, Meter, Remote
 from .files import CHUNK_BYTES, Checksum, disk_errors, publish, require_space, safe_name
 from .pip_config import pip_config

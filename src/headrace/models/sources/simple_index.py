@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
-from ...contract.errors import PullError
+from headrace.contract.errors import PullError
 from .download import PASSING, NetworkErrors
 from .files import Checksum
 from .pip_config import PipConfig

@@ -10,7 +10,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from math import prod
-from mmap import mmap
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,13 +56,7 @@ class GGUFHeader:
 def read_header(file: str, data: mmap | bytes) -> GGUFHeader:
     """Parse and check the header of ``data``; ``file`` is for messages. Errors: ModelError."""
     cursor = _Cursor(file, data)
-    if cursor.take(4) != MAGIC:
-        raise ModelError(file, "is not a GGUF file (wrong magic)")
-    version = cursor.u32()
-    if version not in VERSIONS:
-        raise ModelError(file, f"GGUF version {version} is not supported; known: {VERSIONS} (little-endian)")
-    num_tensors = cursor.count("tensor count", min_bytes=24, limit=MAX_TENSORS)
-    num_keys = cursor.count("metadata count", min_bytes=13, limit=MAX_KEYS)
+    num_tensors, num_keys = _read_counts(cursor)
     metadata = _read_metadata(cursor, num_keys)
     entries = [_read_entry(cursor) for _ in range(num_tensors)]
     alignment = metadata.get("general.alignment", 32)
@@ -69,6 +64,30 @@ def read_header(file: str, data: mmap | bytes) -> GGUFHeader:
         raise ModelError(f"{file}: general.alignment", f"{alignment!r} is not a power of two")
     start = -(-cursor.at // alignment) * alignment
     return GGUFHeader(metadata, _place(file, entries, start, len(data)))
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The key-value pairs of a file, tensors unread and unchecked; arrays become lists. Errors: ModelError."""
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            cursor = _Cursor(str(path), data)
+            _, num_keys = _read_counts(cursor)
+            return _read_metadata(cursor, num_keys)
+    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(str(path), f"cannot be read: {error}") from error
+
+
+def _read_counts(cursor: _Cursor) -> tuple[int, int]:
+    """Magic, version, then the numbers of tensors and of metadata keys."""
+    if cursor.take(4) != MAGIC:
+        raise ModelError(cursor.file, "is not a GGUF file (wrong magic)")
+    version = cursor.u32()
+    if version not in VERSIONS:
+        raise ModelError(cursor.file, f"GGUF version {version} is not supported; known: {VERSIONS} (little-endian)")
+    num_tensors = cursor.count("tensor count", min_bytes=24, limit=MAX_TENSORS)
+    return num_tensors, cursor.count("metadata count", min_bytes=13, limit=MAX_KEYS)
 
 
 class _Cursor:
@@ -116,11 +135,24 @@ class _Cursor:
     def array(self) -> list[Any]:
         kind = self.u32()
         if kind == STRING:
-            number = self.count("array length", min_bytes=8, limit=MAX_ARRAY)
-            return [self.string() for _ in range(number)]
+            return self.strings(self.count("array length", min_bytes=8, limit=MAX_ARRAY))
         dtype = self.scalar_type(kind)
         number = self.count("array length", min_bytes=dtype.itemsize, limit=MAX_ARRAY)
         return list(np.frombuffer(self.take(number * dtype.itemsize), dtype).tolist())
+
+    def strings(self, number: int) -> list[str]:
+        """The hot loop: kept free of calls into this class because vocabularies have 10^5 entries."""
+        data, at, size = self.data, self.at, len(self.data)
+        unpack = struct.Struct("<Q").unpack_from
+        result = []
+        for _ in range(number):
+            end = at + 8 + unpack(data, at)[0] if at + 8 <= size else size + 1
+            if end > size:
+                raise ModelError(f"{self.file}: {self.key}", "a string array is cut short")
+            result.append(data[at + 8 : end].decode("utf-8", "replace"))
+            at = end
+        self.at = at
+        return result
 
     def scalar_type(self, kind: int) -> np.dtype[Any]:
         if kind not in SCALARS:

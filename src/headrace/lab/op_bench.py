@@ -1,0 +1,45 @@
+"""Timings of single ops over the op-case table, with what they depend on beside them.
+
+Measures only: nothing here decides whether a result is good enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import env
+from headrace.contract.errors import ConfigError
+from headrace.kernels.cases import CASES, time_cases
+from headrace.kernels.runtime import configure, usable_processors
+
+
+@dataclass(frozen=True, slots=True)
+class OpBench:
+    """``rows`` as ``time_cases`` gives them: case, op, backend, isa, median_us and best_us of one call."""
+
+    num_threads: int
+    rows: list[dict[str, Any]]
+
+
+def bench_ops(backend: str = "cpu", pattern: str = "", num_threads: int | None = None, repeats: int = 7) -> OpBench:
+    """Times the cases whose name contains ``pattern``, else all that have sizes worth measuring.
+
+    Raises ConfigError when no case matches or the backend is unknown.
+    """
+    names = matching_cases(pattern)
+    threads = num_threads or env.num_threads() or usable_processors()
+    configure(threads, env.isa())
+    return OpBench(threads, time_cases(backend, names, repeats))
+
+
+def matching_cases(pattern: str) -> list[str] | None:
+    """Names of the timed cases with ``pattern`` in them, or of any case if no timed one has it; None for all timed."""
+    if not pattern:
+        return None
+    timed = [case.name for case in CASES if case.timed and pattern in case.name]
+    names = timed or [case.name for case in CASES if pattern in case.name]
+    if not names:
+        ops = ", ".join(sorted({case.op for case in CASES}))
+        raise ConfigError("filter", f"no case has {pattern!r} in its name; ops: {ops}")
+    return names
