@@ -147,8 +147,13 @@ class Driver {
     CHECK_EQ(ledger.num_tokens(), static_cast<std::int32_t>(seq.tokens.size()));
     CHECK(ledger.num_stale() == 0 && ledger.num_computed() < core.config().limits.max_model_len);
     CHECK(ledger.num_valid() >= 0 && ledger.num_valid() < ledger.num_tokens());
-    for (std::size_t g = 0; g < seq.blocks.size(); ++g)
-      CHECK(static_cast<std::int32_t>(seq.blocks[g].size()) * core.allocator().block_size() >= ledger.num_computed());
+    const std::int32_t size = core.allocator().block_size();
+    for (std::size_t g = 0; g < seq.blocks.size(); ++g) {
+      CHECK(static_cast<std::int32_t>(seq.blocks[g].size()) * size >= ledger.num_computed());
+      const GroupSpec& group = core.config().groups[g];
+      const std::int32_t seen = group.kind == GroupKind::kFull ? 0 : std::max(0, ledger.num_valid() - group.window + 1);
+      for (std::int32_t p = seen; p < ledger.num_computed(); ++p) CHECK(seq.blocks[g][p / size] != kNullBlock);
+    }
   }
 };
 
