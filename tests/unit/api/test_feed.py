@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_stream_grows_into_what_generate_returns(llm: LLM) -> None:
     assert last.finished
     assert last.outputs[0].token_ids == whole.outputs[0].token_ids
     assert texts[-1] == whole.outputs[0].text
-    assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:]))
+    assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
 
 
 def test_leaving_a_stream_aborts_and_frees(llm: LLM) -> None:
