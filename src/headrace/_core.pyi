@@ -300,7 +300,7 @@ class RowTable:
 
     def apply(self, plan: object) -> None: ...
 
-    def sizes(self, plan: object) -> tuple:
+    def sizes(self, plan: object) -> tuple[int, int]:
         """(logits rows, longest block table) of a plan already applied."""
 
     def pack(self, plan: object, out: object) -> None:

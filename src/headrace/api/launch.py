@@ -48,7 +48,8 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
-    configure(config.runtime.num_threads or env.num_threads() or usable_processors(), env.isa())
+    num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
+    configure(config.model.backend, num_threads, env.isa())
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     model = load_model(checkpoint, ops, progress=_named(progress, "load"))

@@ -40,7 +40,7 @@ class PullError(HeadraceError):
 
 
 class RecordingError(HeadraceError, ValueError):
-    """A flight recording that cannot be read or replayed. ``path`` and ``line`` (from 1; 0: the file) name the place."""
+    """A flight recording that cannot be read or replayed. ``path`` and ``line`` (from 1; 0: all of it) say where."""
 
     def __init__(self, path: str, line: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")

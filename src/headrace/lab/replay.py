@@ -1,7 +1,7 @@
-"""Replay: the recorded calls, made again to a fresh scheduler; every plan must come out the same, array for array.
+"""Replay: the recorded calls, made again to a fresh scheduler; every plan must come out the same.
 
-The scheduler is a pure function of its calls, so a difference means that the file was changed, or that this version
-plans otherwise than the one that recorded. No worker and no model take part.
+The scheduler is a pure function of its calls, so a difference means that the file was changed, or that this
+version plans otherwise than the one that recorded. No worker and no model take part.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from headrace.obs.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where replay and recording part. ``step`` is -1 outside of steps; ``field``: the array's (or
-    number's) name, or ``call`` when the scheduler refused what was recorded."""
+    """The first place where replay and recording part. ``step`` is -1 outside of steps; ``field``: the array's
+    (or number's) name, or ``call`` when the scheduler refused what was recorded."""
 
     line: int
     step: int
@@ -49,7 +49,7 @@ class ReplayReport:
 
 
 class Player:
-    """Makes recorded calls, one by one, to ``core``. For replay and for whoever wants to look between calls."""
+    """Makes recorded calls to ``core``, one by one, so that one can look at it between calls."""
 
     def __init__(self, recording: Recording) -> None:
         """Raises RecordingError when no scheduler can be built from the recorded settings."""
@@ -61,7 +61,7 @@ class Player:
             raise RecordingError(recording.path, 1, f"core: no scheduler can be built: {reason}") from error
 
     def play(self, index: int) -> tuple[Any, Difference | None]:
-        """Makes call ``index``; returns what the scheduler returned, and how that differs from what was recorded."""
+        """Makes call ``index``; returns what came of it, and how that differs from the recording."""
         event = self.recording.events[index]
         line = self.recording.line(index)
         try:
@@ -120,7 +120,11 @@ def _compare(line: int, expected: events.Planned, got: Any) -> Difference | None
 def _describe(event: Body) -> str:
     name = type(event).__struct_config__.tag
     seq_id = getattr(event, "seq_id", None)
-    return f"{name} of sequence {seq_id}" if seq_id is not None else f"{name} of step {getattr(event, 'step', -1)}"
+    return (
+        f"{name} of sequence {seq_id}"
+        if seq_id is not None
+        else f"{name} of step {getattr(event, 'step', -1)}"
+    )
 
 
 def _short(value: Any, limit: int = 160) -> str:

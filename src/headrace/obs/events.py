@@ -1,8 +1,9 @@
 """The lines of a flight recording: one JSON object each, ``event`` says which. Format 1.
 
-Every call that changes the scheduler is one event, in the order of the calls; nothing else is needed to repeat a run.
-``t`` is seconds since the recording began, on a monotonic clock. Fields that hold their default are left out of the
-file. A change of meaning, or a new field that replay depends on, is a new ``FORMAT``.
+Every call that changes the scheduler is one event, in the order of the calls; nothing else is needed to
+repeat a run. ``t`` is seconds since the recording began, on a monotonic clock. Fields that hold their
+default are left out of the file. A change of meaning, or a new field that replay depends on, is a new
+``FORMAT``.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Added(Event, tag="add", kw_only=True):
 
 
 class Finished(Event, tag="finish", kw_only=True):
-    """A sequence was ended from outside: ``abort``, ``stop`` (a stop string) or ``error``. Ends that the scheduler
+    """A sequence was ended from outside: ``abort``, ``stop`` (a stop string), ``error``. Ends that the scheduler
     finds itself (end-of-sequence ids, lengths) follow from the commits and have no line."""
 
     t: float
@@ -58,7 +59,7 @@ class Finished(Event, tag="finish", kw_only=True):
 
 
 class Planned(Event, tag="plan", kw_only=True):
-    """A plan, array for array as in ``contract/plan.py``. ``step`` -1: nothing could run, but the notes say why."""
+    """A plan, array for array as in ``contract/plan.py``. ``step`` -1: nothing could run; the notes say why."""
 
     t: float
     step: int
@@ -93,7 +94,7 @@ class Planned(Event, tag="plan", kw_only=True):
 
 
 class Committed(Event, tag="commit", kw_only=True):
-    """A step's result as the worker gave it: ``num_valid`` per slice, ``offsets`` cut ``tokens`` into slices."""
+    """A step's result as the worker gave it: ``num_valid`` per slice; ``offsets`` cut ``tokens`` to slices."""
 
     t: float
     step: int

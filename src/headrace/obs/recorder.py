@@ -1,7 +1,8 @@
-"""The flight recorder: writes down every call that changes the scheduler, so that a run can be repeated and explained.
+"""The flight recorder: writes down every call that changes the scheduler, so that a run can be repeated.
 
-It must never change, slow to a crawl or stop the engine it observes: when it cannot write, it says so once and
-turns itself off for good. A recording holds prompts and outputs as token ids; treat the file like the conversations.
+It must never change, slow to a crawl or stop the engine it observes: when it cannot write, it says so once
+and turns itself off for good. A recording holds prompts and outputs as token ids; treat the file like the
+conversations.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Recorder:
     ) -> Recorder:
         """Begins a recording at ``path``. ``settings``: the scheduler's constructor arguments.
 
-        An older recording there is kept as ``<path>.previous``; any other file is left alone. Raises ConfigError.
+        An older recording there is kept as ``<path>.previous``; any other file is left alone. Raises
+        ConfigError.
         """
         try:
             _make_way(path)
@@ -83,7 +85,7 @@ class Recorder:
         """Whether it still records."""
         return self._file is not None
 
-    # -- what the engine tells ---------------------------------------------------------------------------------
+    # -- what the engine tells --------------------------------------------------------------------------
 
     def added(self, seq_id: int, fields: dict[str, Any]) -> None:
         self._record(events.Added, seq_id=seq_id, **fields)
@@ -130,7 +132,7 @@ class Recorder:
         except (OSError, ValueError) as error:
             self._warn(error)
 
-    # -- writing ------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------
 
     def _record(self, make: Callable[..., Event], /, **fields: Any) -> None:
         self._last_remarks = None

@@ -1,7 +1,7 @@
 """A recording read back: checked line by line, so that whoever uses it can trust shapes and order.
 
-A last line that was cut off (the process was killed) is left out and reported; anything else wrong is an error that
-names the line. It never repairs or guesses.
+A last line that was cut off (the process was killed) is left out and reported; anything else wrong is an
+error that names the line. It never repairs or guesses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLIPS = frozenset(int(clip) for clip in Clip)
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: the last line was cut off and left out."""
+    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: a last line, cut off, is left out."""
 
     path: str
     config: Config
@@ -153,5 +153,7 @@ def _require_length(event: Planned | Committed, name: str, count: int) -> None:
 
 def _require_cuts(offsets: list[int], rows: int, total: int, name: str) -> None:
     """Offsets rise from 0 to ``total``, one more than there are rows."""
-    fits = len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == total and offsets == sorted(offsets)
+    fits = (
+        len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == total and offsets == sorted(offsets)
+    )
     _require(fits, f"{name} does not cut {total} entries into {rows} rows")
