@@ -23,7 +23,7 @@ from .loading import loaded_llm
 
 WINDOW_PER_SLOT = 2  # open requests per sequence the engine runs: enough waiting that no slot ever stands empty
 
-Input = Annotated[Path, typer.Option("--input", "-i", help="JSON lines, one prompt each; - reads standard input.")]
+Input = Annotated[Path, typer.Option("--input", "-i", help="JSON lines, one prompt each.")]
 Output = Annotated[
     Path, typer.Option("--output", "-o", help="JSON lines, one result each. An existing file is resumed.")
 ]
@@ -55,9 +55,6 @@ def generate(
 @contextmanager
 def open_input(path: Path, output: Path) -> Iterator[BinaryIO]:
     """Raises ConfigError when the input cannot be read or is the output."""
-    if str(path) == "-":
-        yield sys.stdin.buffer
-        return
     try:
         file = path.open("rb")
     except OSError as error:

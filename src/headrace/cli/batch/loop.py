@@ -107,7 +107,8 @@ class Batch:
             wish = wishes.decode(line)
             given = self._read_id(wish, line)
             if self._journal.done.has(line.number, given):
-                return self._skip(line)
+                self._skip(line)
+                return None
             prepared = wishes.prepare(self._llm, wish, self._defaults)
         except Exception as error:  # whatever a line holds, it must not cost the others
             self._refuse(Place(line.number, given, line.num_bytes), line, error)
@@ -131,7 +132,8 @@ class Batch:
     def _refuse(self, place: Place, line: Line, error: Exception) -> None:
         """Writes a bad line's error, unless an earlier run did."""
         if self._journal.done.has(place.line, place.given):
-            return self._skip(line)
+            self._skip(line)
+            return
         field = getattr(error, "field", None)
         message = str(error) if field is None else str(error).removeprefix(f"{field}: ")
         if not isinstance(error, InvalidRequest):
