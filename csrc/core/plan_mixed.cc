@@ -30,8 +30,8 @@ void charge(Budgets& left, const Slice& slice, const Limits& limits) {
 // A sequence whose steps in flight may already finish it needs no further token.
 std::int32_t running_need(const Sequence& seq, const Limits& limits) {
   const Ledger& ledger = seq.ledger;
-  const bool may_be_done = ledger.num_promised() > 0 && ledger.num_tokens() + ledger.num_promised() >=
-                                                            seq.length_limit(limits.max_model_len);
+  const bool may_be_done = ledger.num_promised() > 0 &&
+                           ledger.num_tokens() + ledger.num_promised() >= seq.length_limit(limits.max_model_len);
   return may_be_done ? 0 : ledger.need(seq.num_drafts());
 }
 
@@ -40,8 +40,8 @@ std::int32_t running_need(const Sequence& seq, const Limits& limits) {
 std::size_t give_way(PlanContext& context, Decision& decision, Sequence* victim, std::size_t position) {
   const auto& running = context.queues.running();
   const auto place = static_cast<std::size_t>(std::find(running.begin(), running.end(), victim) - running.begin());
-  const auto slice = std::find_if(decision.slices.begin(), decision.slices.end(),
-                                  [&](const Slice& s) { return s.seq == victim; });
+  const auto slice =
+      std::find_if(decision.slices.begin(), decision.slices.end(), [&](const Slice& s) { return s.seq == victim; });
   if (slice != decision.slices.end()) {
     decision.left.tokens += slice->q;
     decision.left.inputs += slice->q + context.limits.draft_slots;

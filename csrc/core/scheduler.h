@@ -108,8 +108,8 @@ class Scheduler {
 
   void check(const SequenceSpec& spec) const;
   void check_room(const SequenceSpec& spec) const;
-  void check_result(const Step& step, std::span<const std::int32_t> num_valid,
-                    std::span<const std::int32_t> offsets, std::span<const Token> tokens) const;
+  void check_result(const Step& step, std::span<const std::int32_t> num_valid, std::span<const std::int32_t> offsets,
+                    std::span<const Token> tokens) const;
   void check_row(const Step& step, std::size_t slice, std::int32_t num_valid, std::int32_t emitted) const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);
