@@ -29,7 +29,7 @@ def bench_ops(backend: str = "cpu", pattern: str = "", num_threads: int | None =
     """
     names = matching_cases(pattern)
     threads = num_threads or env.num_threads() or usable_processors()
-    configure(threads, env.isa())
+    configure(backend, threads, env.isa())
     return OpBench(threads, time_cases(backend, names, repeats))
 
 
