@@ -111,7 +111,12 @@ def test_preempted_equals_not_preempted(model: Model, expected: list[object], ov
     """A pool that holds about two sequences: everything is thrown out and recomputed again and again."""
     groups = len(model.kv_layout.groups)
     engine = make_engine(
-        model, overlap=overlap, num_blocks=14 * groups + 1, max_model_len=50, full_sequence_must_fit=False, token_budget=16
+        model,
+        overlap=overlap,
+        num_blocks=14 * groups + 1,
+        max_model_len=50,
+        full_sequence_must_fit=False,
+        token_budget=16,
     )
     assert bits(run(engine, requests())) == expected
     assert engine.core.num_preemptions > 0, "the pool was not small enough to show anything"

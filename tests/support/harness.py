@@ -49,7 +49,14 @@ def load_tiny(family: str, folder: Path, backend: str = "cpu") -> Model:
 
 
 def make_engine(
-    model: Model, *, overlap: bool = True, num_blocks: int = 200, block_size: int = 4, backend: str = "cpu", graphs: str = "full", **limits: Any
+    model: Model,
+    *,
+    overlap: bool = True,
+    num_blocks: int = 200,
+    block_size: int = 4,
+    backend: str = "cpu",
+    graphs: str = "full",
+    **limits: Any,
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
@@ -68,9 +75,7 @@ def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: An
     sampling.setdefault("logprobs", 2)
     sampling.setdefault("seed", 1)
     params = SamplingParams(**sampling)
-    return Request(
-        request_id=f"r{next(_names)}", prompt_token_ids=list(prompt), sampling=params, eos_ids=eos_ids
-    )
+    return Request(request_id=f"r{next(_names)}", prompt_token_ids=list(prompt), sampling=params, eos_ids=eos_ids)
 
 
 def run(engine: Engine, requests: Sequence[Request], max_ticks: int = 20_000) -> list[Outcome]:
@@ -89,7 +94,8 @@ def run(engine: Engine, requests: Sequence[Request], max_ticks: int = 20_000) ->
 
 
 def _outcome(deltas: list[TokenDelta]) -> Outcome:
-    assert deltas and deltas[-1].finish_reason is not None
+    assert deltas
+    assert deltas[-1].finish_reason is not None
     assert all(d.finish_reason is None for d in deltas[:-1])
     prompt = next((d.prompt_logprobs for d in deltas if d.prompt_logprobs), [])
     return Outcome(

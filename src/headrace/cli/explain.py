@@ -33,9 +33,7 @@ def explain(
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(
-            "--steps", help="A:B, both included; also A:, :B or one number (shows its packing too)."
-        ),
+        typer.Option("--steps", help="A:B, both included; also A:, :B or one number (shows its packing too)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the story as one JSON object.")] = False,
     check: Annotated[
