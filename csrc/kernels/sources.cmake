@@ -18,6 +18,6 @@ if(HEADRACE_X86)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC 12 warns about the deliberately undefined vectors in its own intrinsics header.
     set_property(SOURCE ${CMAKE_SOURCE_DIR}/csrc/kernels/avx512.cc APPEND PROPERTY COMPILE_OPTIONS
-                 "-Wno-maybe-uninitialized")
+                 "-Wno-maybe-uninitialized;-Wno-uninitialized")
   endif()
 endif()

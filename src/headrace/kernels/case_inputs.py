@@ -1,18 +1,20 @@
 """Inputs of the op cases, each made from a seed alone. Shapes are small and awkward, values ordinary floats.
 
-Attention inputs put NaN wherever a kernel has no business: in the null block, in blocks that are unused or lie
+Attention inputs put NaN where a kernel has no business: in the null block, in blocks that are unused or lie
 before the window, and in slots past a sequence's end.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from .ops import LogitRules, SampleParams
 
+Args = tuple[Any, ...]  # an op's arguments, weights unpacked
 NEVER = float("-inf")
 
 
@@ -27,14 +29,14 @@ def rope_table(max_pos: int, rot: int, base: float = 10000.0) -> Tensor:
     return torch.stack((angle.cos(), angle.sin()), 1).float().contiguous()
 
 
-def linear(seed: int, t: int, k: int, n: int, bias: bool = False) -> tuple:
+def linear(seed: int, t: int, k: int, n: int, bias: bool = False) -> Args:
     """x (t, k), weight (n, k), bias (n) or None."""
     g = generator(seed)
     x, w = torch.randn(t, k, generator=g), torch.randn(n, k, generator=g)
     return x, w, torch.randn(n, generator=g) if bias else None
 
 
-def embedding(seed: int, t: int, vocab: int, k: int) -> tuple:
+def embedding(seed: int, t: int, vocab: int, k: int) -> Args:
     """ids (t,), weight (vocab, k); the first and the last row are among the ids."""
     g = generator(seed)
     ids = torch.randint(vocab, (t,), generator=g, dtype=torch.int32)
@@ -42,26 +44,26 @@ def embedding(seed: int, t: int, vocab: int, k: int) -> tuple:
     return ids, torch.randn(vocab, k, generator=g)
 
 
-def norm(seed: int, t: int, d: int, residual: bool = False) -> tuple:
+def norm(seed: int, t: int, d: int, residual: bool = False) -> Args:
     """x (t, d), perhaps a residual, weight (d), eps."""
     g = generator(seed)
     rows = [torch.randn(t, d, generator=g) for _ in range(2 if residual else 1)]
     return *rows, torch.randn(d, generator=g), 1e-5
 
 
-def rope(seed: int, t: int, heads: tuple[int, int], d: int, rot: int, interleaved: bool) -> tuple:
+def rope(seed: int, t: int, heads: tuple[int, int], d: int, rot: int, interleaved: bool) -> Args:
     g = generator(seed)
     q, k = (torch.randn(t, h, d, generator=g) for h in heads)
     positions = torch.randint(512, (t,), generator=g, dtype=torch.int32)
     return q, k, positions, rope_table(512, rot), interleaved
 
 
-def gate(seed: int, t: int, f: int, spread: float = 3.0) -> tuple:
+def gate(seed: int, t: int, f: int, spread: float = 3.0) -> Args:
     """x (t, 2f), wide enough to saturate the gate both ways."""
     return (torch.randn(t, 2 * f, generator=generator(seed)) * spread,)
 
 
-def write_kv(seed: int, t: int, heads: int, block_size: int, d: int) -> tuple:
+def write_kv(seed: int, t: int, heads: int, block_size: int, d: int) -> Args:
     """New keys and values for shuffled slots, every third one padding, into caches full of ones."""
     g = generator(seed)
     k, v = (torch.randn(t, heads, d, generator=g) for _ in range(2))
@@ -80,7 +82,7 @@ def attention(
     block_size: int = 32,
     window: int = 0,
     order: int = 0,
-) -> tuple:
+) -> Args:
     """``slices`` lists (rows, sequence length). Keys and values depend on the seed and the sequence only.
 
     ``order`` shuffles where blocks lie, ``block_size`` says how they are cut: no result may change with them.
@@ -115,7 +117,7 @@ def _ragged(g: Generator, rows: int, vocab: int, most: int) -> tuple[Tensor, Ten
     return offsets, torch.randint(vocab, (int(offsets[-1]),), generator=g, dtype=torch.int32)
 
 
-def rules(seed: int, rows: int, vocab: int) -> tuple:
+def rules(seed: int, rows: int, vocab: int) -> Args:
     """Logits with every kind of rule at once, rows without any included."""
     g = generator(seed)
     bias_offsets, bias_ids = _ragged(g, rows, vocab, 4)
@@ -134,7 +136,7 @@ def logits(seed: int, rows: int, vocab: int, spread: float = 4.0, ties: bool = F
     return x.round() if ties else x
 
 
-def sample(seed: int, x: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> tuple:
+def sample(seed: int, x: Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> Args:
     """One set of knobs for all rows of x; row r draws with seed ``seed + r`` at position 7 r."""
     rows = x.shape[0]
     number = torch.arange(rows, dtype=torch.int64)
@@ -155,7 +157,7 @@ def broken(x: Tensor) -> Tensor:
     return x
 
 
-def logprobs(seed: int, x: Tensor, n: int) -> tuple:
+def logprobs(seed: int, x: Tensor, n: int) -> Args:
     ids = torch.randint(x.shape[1], (x.shape[0],), generator=generator(seed), dtype=torch.int32)
     ids[1:2] = -1
     return x, ids, n

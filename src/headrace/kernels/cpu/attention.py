@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
 
@@ -21,5 +22,6 @@ def paged_attention(
     """q (T, Hq, D) -> (T, Hq, D); see ``Ops.paged_attention``. Padding rows come back as zeros."""
     q = q.contiguous()
     out = torch.empty_like(q)
-    _kernels.paged_attention(q, k_cache, v_cache, block_table, query_start_loc, seq_lens, scale, window, out)
+    arrays = map(to_dlpack, (q, k_cache, v_cache, block_table, query_start_loc, seq_lens))
+    _kernels.paged_attention(*arrays, scale, window, to_dlpack(out))
     return out

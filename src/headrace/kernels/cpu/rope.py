@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
 
@@ -16,5 +17,5 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, table: Tensor, interleaved: bo
 def _rotate(x: Tensor, positions: Tensor, table: Tensor, interleaved: bool) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    _kernels.rope(x, positions, table, interleaved, out)
+    _kernels.rope(to_dlpack(x), to_dlpack(positions), to_dlpack(table), interleaved, to_dlpack(out))
     return out

@@ -11,12 +11,14 @@ from headrace import _kernels
 
 def isa() -> str:
     """Name of the instruction set in use: ``avx512``, ``avx2`` or ``scalar``."""
-    return _kernels.isa()
+    name: str = _kernels.isa()
+    return name
 
 
 def available_isas() -> list[str]:
     """Instruction sets this processor runs, best first."""
-    return _kernels.available_isas()
+    names: list[str] = _kernels.available_isas()
+    return names
 
 
 def set_isa(name: str) -> None:
@@ -26,7 +28,8 @@ def set_isa(name: str) -> None:
 
 def num_threads() -> int:
     """Threads that share a kernel's work, the caller included; at first one per usable processor."""
-    return _kernels.num_threads()
+    count: int = _kernels.num_threads()
+    return count
 
 
 def set_num_threads(n: int) -> None:

@@ -1,0 +1,116 @@
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/dispatch.h"
+#include "kernels/threads.h"
+#include "tests/check.h"
+#include "tests/kernels_inputs.h"
+
+using namespace headrace::kernels;
+using headrace::testing::for_each_isa;
+using headrace::testing::numbers;
+
+namespace {
+
+constexpr std::int64_t kHeads = 6, kKvHeads = 2, kDepth = 20;
+
+// One sequence of `length` positions in blocks of `block_size`, laid out backwards, everything else NaN. The
+// last `rows` positions are queried.
+struct Sequence {
+  std::int64_t rows, length, block_size, blocks;
+  std::vector<float> q, keys, values, k_cache, v_cache;
+  std::vector<std::int32_t> table;
+
+  Sequence(std::int64_t rows_, std::int64_t length_, std::int64_t block_size_)
+      : rows(rows_),
+        length(length_),
+        block_size(block_size_),
+        blocks((length_ + block_size_ - 1) / block_size_) {
+    q = numbers(rows * kHeads * kDepth, 1);
+    keys = numbers(length * kKvHeads * kDepth, 2), values = numbers(length * kKvHeads * kDepth, 3);
+    k_cache.assign((blocks + 1) * kKvHeads * block_size * kDepth, std::nanf(""));
+    v_cache = k_cache;
+    for (std::int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<std::int32_t>(blocks - b));
+    for (std::int64_t p = 0; p < length; ++p) {
+      for (std::int64_t h = 0; h < kKvHeads; ++h) {
+        const std::int64_t at =
+            ((table[p / block_size] * kKvHeads + h) * block_size + p % block_size) * kDepth;
+        for (std::int64_t d = 0; d < kDepth; ++d) {
+          k_cache[at + d] = keys[(p * kKvHeads + h) * kDepth + d];
+          v_cache[at + d] = values[(p * kKvHeads + h) * kDepth + d];
+        }
+      }
+    }
+  }
+
+  // Rows [first, end) as one step.
+  std::vector<float> attend(std::int64_t first, std::int64_t end, std::int32_t window) const {
+    std::vector<float> out((end - first) * kHeads * kDepth);
+    const std::int32_t start[] = {0, static_cast<std::int32_t>(end - first)};
+    const std::int32_t seq_len[] = {static_cast<std::int32_t>(length - rows + end)};
+    paged_attention({q.data() + first * kHeads * kDepth, k_cache.data(), v_cache.data(), table.data(), start,
+                     seq_len, out.data(), end - first, 1, blocks, kHeads, kKvHeads, block_size, kDepth, 0.3f,
+                     window});
+    return out;
+  }
+
+  double plain(std::int64_t row, std::int64_t head, std::int64_t d, std::int32_t window) const {
+    const std::int64_t position = length - rows + row, h = head / (kHeads / kKvHeads);
+    double total = 0, sum = 0;
+    for (std::int64_t p = window ? std::max<std::int64_t>(0, position - window + 1) : 0; p <= position; ++p) {
+      double score = 0;
+      for (std::int64_t i = 0; i < kDepth; ++i) {
+        score += static_cast<double>(q[(row * kHeads + head) * kDepth + i]) *
+                 keys[(p * kKvHeads + h) * kDepth + i];
+      }
+      const double weight = std::exp(0.3 * score);
+      total += weight, sum += weight * values[(p * kKvHeads + h) * kDepth + d];
+    }
+    return sum / total;
+  }
+};
+
+}  // namespace
+
+TEST(attention_equals_the_plain_softmax) {
+  for_each_isa([] {
+    for (std::int32_t window : {0, 1, 40}) {
+      const Sequence s(23, 90, 16);
+      const auto out = s.attend(0, 23, window);
+      for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i) {
+        const std::int64_t row = i / (kHeads * kDepth), head = i / kDepth % kHeads;
+        CHECK(std::abs(out[i] - s.plain(row, head, i % kDepth, window)) < 1e-5);
+      }
+    }
+  });
+}
+
+TEST(attention_has_the_same_bits_row_by_row_shared_out_and_in_other_blocks) {
+  for_each_isa([] {
+    for (std::int32_t window : {0, 7, 600}) {
+      const Sequence s(20, 1200, 32), other(20, 1200, 7);
+      set_num_threads(1);
+      const auto whole = s.attend(0, 20, window);
+      CHECK_EQ(other.attend(0, 20, window), whole);
+      set_num_threads(3);
+      std::vector<float> rows;
+      for (std::int64_t r = 0; r < 20; ++r) {
+        const auto row = s.attend(r, r + 1, window);
+        rows.insert(rows.end(), row.begin(), row.end());
+      }
+      CHECK_EQ(rows, whole);
+    }
+  });
+}
+
+TEST(rows_beyond_the_last_slice_become_zero) {
+  const Sequence s(1, 5, 4);
+  std::vector<float> out(2 * kHeads * kDepth, std::nanf(""));
+  const std::int32_t start[] = {0, 1}, seq_len[] = {5};
+  paged_attention({s.q.data(), s.k_cache.data(), s.v_cache.data(), s.table.data(), start, seq_len, out.data(),
+                   2, 1, s.blocks, kHeads, kKvHeads, s.block_size, kDepth, 0.3f, 0});
+  for (std::int64_t i = 0; i < kHeads * kDepth; ++i)
+    CHECK(std::isfinite(out[i]) && out[kHeads * kDepth + i] == 0);
+}
