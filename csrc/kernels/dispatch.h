@@ -13,7 +13,12 @@ namespace headrace::kernels {
 
 struct Table {
   const char* name;
-  void (*linear)(const LinearArgs&);
+  // Products of a block of rows with a stretch of panels, and what the second one reads: rows of x (T, K), a block's
+  // worth at most, quantised. The first panel and the number of panels of a dense product are multiples of
+  // kGroupPanels; rows begin at a multiple of kRowBlock.
+  void (*dense_product)(const DenseArgs&, Stretch rows, Stretch panels);
+  void (*quantised_product)(const QuantisedArgs&, Stretch rows, Stretch panels);
+  void (*quantise)(const float* x, std::int64_t k, Stretch rows, ActivationBlock* out);
   void (*rms_norm)(const NormArgs&);
   void (*rope)(const RopeArgs&);
   void (*gate_mul)(const GateArgs&);

@@ -6,24 +6,46 @@
 #include <cstdint>
 
 #include "kernels/packed.h"
+#include "kernels/quantised.h"
 
 namespace headrace::kernels {
 
-// y (T, N) = x (T, K) @ weight.T + bias (N) when there is one.
-struct LinearArgs {
-  const float* x;
-  const PackedMatrix* weight;
-  const float* bias;
-  float* y;
-  std::int64_t tokens;
+struct Stretch {
+  std::int64_t first, count;
 };
 
-// out (count, K) = rows of the weight by id, each in [0, N).
-struct EmbeddingArgs {
-  const PackedMatrix* weight;
-  const std::int32_t* ids;
-  float* out;
-  std::int64_t count;
+// Rows of a product are cut into blocks of this many, and those into tiles that share each loaded weight. A multiple of
+// every instruction set's tile, so that where a tile begins does not depend on who works on it.
+inline constexpr std::int64_t kRowBlock = 96;
+
+// 32 values of one row of activations as codes * scale. All zero when every value is next to nothing.
+struct ActivationBlock {
+  std::int8_t codes[kGroupValues];
+  float scale;
+  float scaled_sum;          // scale times the sum of the codes
+  std::int32_t minus_sum;    // of all codes, and of the first sixteen
+  std::int32_t minus_first;
+};
+static_assert(sizeof(ActivationBlock) == 48);
+
+// Where the outputs of one matrix go: output n of row t to y[t * stride + n], n < width. bias may be null.
+struct OutputRows {
+  const float* bias;
+  float* y;
+  std::int64_t stride, width;
+};
+
+// A product with x (T, K), and one with quantised x: the block of group g of row t, t in a tile that begins at row b
+// and is m high, lies at x[b * K / 32 + g * m + t - b].
+struct DenseArgs {
+  const float* x;
+  DensePanels panels;
+  OutputRows out;
+};
+struct QuantisedArgs {
+  const ActivationBlock* x;
+  QuantisedPanels panels;
+  OutputRows out;
 };
 
 // y (rows, width) = norm of x, or of x + residual, which then goes to sum_out.

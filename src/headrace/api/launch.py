@@ -53,7 +53,8 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     configure(config.model.backend, num_threads, env.isa())
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
-    model = load_model(checkpoint, ops, progress=_named(progress, "load"))
+    exact = config.model.dtype == "float32"
+    model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
