@@ -6,6 +6,7 @@ Every comparison is on ids and on the bits of logprobs, on the ``cpu`` backend, 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from harness import Outcome, make_engine, request, run
@@ -191,3 +192,10 @@ def test_choices_with_one_seed_differ_from_each_other_but_not_from_run_to_run(mo
     assert first == again
     assert len({outcome[0] for outcome in first}) > 1  # type: ignore[index]
     engine.close()
+
+
+def test_the_families_with_blocks_really_compute_on_blocks(tiny: Callable[[str], Model]) -> None:
+    for family in ("llama+blocks", "gemma3+blocks"):
+        layers = tiny(family).params.layers  # type: ignore[attr-defined]
+        assert all(layer.qkv.quantised and layer.down.quantised for layer in layers)
+    assert not tiny("llama").params.layers[0].qkv.quantised  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_models
+from quantised import Quantised
 
 from headrace._core import Scheduler
 from headrace.contract.request import Request, SamplingParams
@@ -43,9 +44,17 @@ class Outcome:
 
 
 def load_tiny(family: str, folder: Path, backend: str = "cpu") -> Model:
-    config = tiny_models.CONFIGS[family]
+    """A tiny random model; ``family+blocks`` has a quantised copy of the family's weights, wide enough for blocks."""
+    name, _, blocks = family.partition("+")
+    config = dict(tiny_models.CONFIGS[name])
+    if blocks:
+        config |= {"hidden_size": 64, "intermediate_size": 96}
     path = tiny_models.write_directory(folder / family, config, tiny_models.random_tensors(config))
-    return load_model(open_checkpoint(path), resolve_ops(backend, strict=True))
+    checkpoint = open_checkpoint(path)
+    ops = resolve_ops(backend, strict=True)
+    if not blocks:
+        return load_model(checkpoint, ops, exact=True)
+    return load_model(Quantised(checkpoint), ops, exact=False)
 
 
 def make_engine(

@@ -41,7 +41,7 @@ FIELDS = {
 
 def run(*args: object) -> Result:
     app = typer.Typer()
-    app.command()(explain)
+    app.command(cls=GuardedCommand)(explain)
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
