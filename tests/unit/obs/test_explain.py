@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from headrace._core import Scheduler
 from headrace.cli.explain import STEPS_UNASKED, explain, parse_steps
+from headrace.cli.guard import GuardedCommand
 from headrace.contract.errors import ConfigError
 from headrace.engine.engine import add_sequence
 from headrace.lab.explain import page
