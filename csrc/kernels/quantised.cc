@@ -91,20 +91,19 @@ QuantisedMatrix::QuantisedMatrix(const BlockFormat& format, const std::uint8_t* 
 }
 
 void QuantisedMatrix::gather_row(std::int64_t index, float* out) const {
-  const PanelForm& form = panels_.form;
-  const std::uint8_t* const panel = panels_.data + index / kPanel * panels_.panel_bytes;
-  const std::int64_t lane = index % kPanel, per_group = kGroupValues / form.scale_values;
-  const int offset = !form.symmetric ? 0 : form.code_bits == 8 ? 128 : 8;
-  for (std::int64_t g = 0; g < panels_.k / kGroupValues; ++g) {
+  const QuantisedPanels& p = panels_;
+  const std::uint8_t* const panel = p.data + index / kPanel * p.panel_bytes;
+  const std::int64_t lane = index % kPanel, run = p.form.scale_values;
+  const int offset = !p.form.symmetric ? 0 : p.form.code_bits == 8 ? 128 : 8;
+  for (std::int64_t at = 0; at < p.k; at += run) {
     std::uint8_t codes[kGroupValues];
-    get_codes(form, panel + g * kGroupValues * kPanel * form.code_bits / 8, lane, codes);
-    const float minimum =
-        form.symmetric ? 0.0f : get_number(panel + panels_.minima_at, g * kPanel + lane, form.half_scales);
-    for (std::int64_t i = 0; i < kGroupValues; ++i) {
-      const std::int64_t scale_index = (g * per_group + i / form.scale_values) * kPanel + lane;
-      const float scale = get_number(panel + panels_.scales_at, scale_index, form.half_scales);
-      const float value = scale * static_cast<float>(codes[i] - offset);
-      out[g * kGroupValues + i] = form.symmetric ? value : value + minimum;
+    const std::int64_t group = at / kGroupValues, number = at / run * kPanel + lane;
+    get_codes(p.form, panel + group * kGroupValues * kPanel * p.form.code_bits / 8, lane, codes);
+    const float scale = get_number(panel + p.scales_at, number, p.form.half_scales);
+    const float minimum = p.form.symmetric ? 0.0f : get_number(panel + p.minima_at, number, p.form.half_scales);
+    for (std::int64_t i = 0; i < run; ++i) {
+      const float value = scale * static_cast<float>(codes[at % kGroupValues + i] - offset);
+      out[at + i] = p.form.symmetric ? value : value + minimum;
     }
   }
 }

@@ -12,6 +12,18 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
+// Codes are asked for this many bytes before they are needed. What the hardware fetches by itself comes too late once
+// several rows share the codes: this is what keeps a step of up to some twenty rows bound by memory.
+inline constexpr std::int64_t kAhead = 8192;
+
+// How one tile fetches: `distance` bytes ahead, in codes that lie before `end` (the item's last group).
+struct Fetch {
+  const std::uint8_t* end;
+  std::int64_t distance;
+
+  const std::uint8_t* from(const std::uint8_t* codes) const { return end - codes > distance ? codes + distance : codes; }
+};
+
 // A PanelForm at compile time.
 template <int Bits, int ScaleValues, bool Symmetric, bool HalfScales>
 struct Form {
@@ -79,12 +91,14 @@ struct QuantisedTile {
     }
   }
 
+  // Quads [quad, end) of the group, fetching as much elsewhere.
   template <int quad, int end>
-  void add_quads(const std::uint8_t* codes, const ActivationBlock* x) {
+  void add_quads(const std::uint8_t* codes, const ActivationBlock* x, const std::uint8_t* ahead) {
     const Bytes w = F::template codes_of<quad>(codes);
+    if constexpr (quad < F::kGroupBytes / 64) __builtin_prefetch(ahead + quad * 64);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) dot[m] = add_dots(dot[m], w, x[m].codes + 4 * quad);
-    if constexpr (quad + 1 < end) add_quads<quad + 1, end>(codes, x);
+    if constexpr (quad + 1 < end) add_quads<quad + 1, end>(codes, x, ahead);
   }
 
   void finish(Vec scale, const ActivationBlock* x) {
@@ -97,19 +111,22 @@ struct QuantisedTile {
     for (int m = 0; m < M; ++m) acc[m] = fused(minimum, set1(x[m].scaled_sum), acc[m]);
   }
 
-  void multiply(const QuantisedPanels& panels, const std::uint8_t* panel, const ActivationBlock* x) {
-    const std::uint8_t *codes = panel, *const scales = panel + panels.scales_at, *const minima = panel + panels.minima_at;
+  void multiply(const QuantisedPanels& panels, const std::uint8_t* panel, const ActivationBlock* x, Fetch fetch) {
+    const std::uint8_t* const scales = panel + panels.scales_at;
+    const std::uint8_t* const minima = panel + panels.minima_at;
+    const std::uint8_t* codes = panel;
     for (std::int64_t g = 0; g < panels.k / kGroupValues; ++g, codes += F::kGroupBytes, x += M) {
+      const std::uint8_t* const ahead = fetch.from(codes);
       if constexpr (F::kScaleValues == 32) {
         start<0>(x);
-        add_quads<0, 8>(codes, x);
+        add_quads<0, 8>(codes, x, ahead);
         finish(F::number(scales, g), x);
       } else {
         start<0>(x);
-        add_quads<0, 4>(codes, x);
+        add_quads<0, 4>(codes, x, ahead);
         finish(F::number(scales, 2 * g), x);
         start<1>(x);
-        add_quads<4, 8>(codes, x);
+        add_quads<4, 8>(codes, x, ahead);
         finish(F::number(scales, 2 * g + 1), x);
       }
       if constexpr (!F::kSymmetric) add_minimum(F::number(minima, g), x);
@@ -118,7 +135,8 @@ struct QuantisedTile {
 };
 
 template <typename F>
-inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t panel) {
+inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t panel, const std::uint8_t* end) {
+  const std::int64_t groups = args.panels.k / kGroupValues;
   const std::uint8_t* const data = args.panels.data + panel * args.panels.panel_bytes;
   for_row_tiles<kQuantisedTileRows>(rows.count, [&](std::int64_t at, auto count) {
     constexpr int M = decltype(count)::value;
@@ -126,7 +144,8 @@ inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t
     const std::int64_t row = rows.first + at;
     QuantisedTile<F, M> tile;
     tile.clear();
-    tile.multiply(args.panels, data, args.x + row * (args.panels.k / kGroupValues));
+    // Further tiles find what the first one fetched, and look further ahead.
+    tile.multiply(args.panels, data, args.x + row * groups, {end, at == 0 ? kAhead : 2 * kAhead});
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) put_output(args.out, row + m, panel, tile.acc[m]);
   });
@@ -135,7 +154,10 @@ inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t
 // Rows times panels, one panel at a time: it stays in the first cache while the rows pass by.
 inline void quantised_product(const QuantisedArgs& args, Stretch rows, Stretch panels) {
   with_form(args.panels.form, [&](auto form) {
-    for (std::int64_t i = 0; i < panels.count; ++i) quantised_rows<decltype(form)>(args, rows, panels.first + i);
+    using F = decltype(form);
+    const std::int64_t last = panels.first + panels.count;
+    const std::uint8_t* const end = args.panels.data + last * args.panels.panel_bytes - F::kGroupBytes;
+    for (std::int64_t panel = panels.first; panel < last; ++panel) quantised_rows<F>(args, rows, panel, end);
   });
 }
 
