@@ -199,3 +199,16 @@ def test_the_families_with_blocks_really_compute_on_blocks(tiny: Callable[[str],
         layers = tiny(family).params.layers  # type: ignore[attr-defined]
         assert all(layer.qkv.quantised and layer.down.quantised for layer in layers)
     assert not tiny("llama").params.layers[0].qkv.quantised  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limits", [{"token_budget": 5}, {"max_seqs": 2}, {"overlap": False}, {"graphs": "none"}])
+def test_all_of_it_holds_with_keys_and_values_in_bfloat16(model: Model, limits: dict[str, object]) -> None:
+    alone: list[object] = []
+    for item in requests():
+        engine = make_engine(model, overlap=False, prefix_caching=False, graphs="none", narrow=True)
+        alone += bits(run(engine, [item]))
+        engine.close()
+    engine = make_engine(model, narrow=True, **limits)
+    assert bits(run(engine, requests())) == alone
+    assert bits(run(engine, requests())) == alone, "a warm cache changed something"
+    engine.close()

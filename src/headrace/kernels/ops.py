@@ -104,6 +104,7 @@ class Ops:
     silu_mul: Callable[[Tensor], Tensor]
     # gelu_tanh_mul(x (T, 2F)) -> (T, F): gelu (tanh approximation) of the first half, times the second.
     gelu_tanh_mul: Callable[[Tensor], Tensor]
+    # Caches are float32 or bfloat16; writing rounds to nearest even, reading widens exactly.
     # write_kv(k (T, Hkv, D), v (T, Hkv, D), k_cache (B, Hkv, block_size, D), v_cache, slots (T,)): in place.
     #   slot = block * block_size + offset; -1 is padding and writes nothing.
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]

@@ -15,8 +15,8 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
     kept = slots >= 0
     where = slots[kept].long()
     block, offset = where // block_size, where % block_size
-    k_cache[block, :, offset] = k[kept]
-    v_cache[block, :, offset] = v[kept]
+    k_cache[block, :, offset] = k[kept].to(k_cache.dtype)
+    v_cache[block, :, offset] = v[kept].to(v_cache.dtype)
 
 
 def qkv_to_cache(
