@@ -53,6 +53,7 @@ def bench_app() -> typer.Typer:
         "scheduler": scheduler,
         "roofline": roofline,
         "ops": ops,
+        "peers": peers,
     }
     for name, command in commands.items():
         app.command(name, cls=GuardedCommand)(command)
@@ -172,6 +173,38 @@ def ops(
     report(lambda: bench_ops(backend, filter, threads, repeats), flags)
 
 
+@flagged
+def peers(
+    flags: BenchFlags,
+    cache: Annotated[Path, typer.Option(help="Folder for environments, model files and logs.")] = Path("build/peers"),
+    only: Annotated[str | None, typer.Option(help="Only contenders with one of these texts in their name.")] = None,
+    rounds: Repeats = 5,
+    windows: Annotated[int, typer.Option(min=1, help="Windows for perplexity.")] = 16,
+    window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: every usable processor.")] = None,
+    deadline: Annotated[float, typer.Option(min=1, help="Most seconds for one run of one contender.")] = 900.0,
+    small: Annotated[bool, typer.Option("--small", help="Little work: shows that all runs, not how fast.")] = False,
+    table: Annotated[Path | None, typer.Option(help="Document whose marked table is replaced.")] = None,
+) -> None:
+    """This engine beside others, each in an environment of its own, A B A B; the first run installs them."""
+    from headrace.lab.bench.contenders import chosen
+    from headrace.lab.bench.peers_bench import bench_peers
+    from headrace.lab.bench.table import check_document, grid, insert, markdown, reasons
+
+    contenders = chosen(only)
+    check_delivery(flags)
+    if flags.plot is not None:
+        raise ConfigError("plot", "the comparison is a table; it has no curve")
+    if table is not None:
+        check_document(table)
+    result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, threads, deadline).plain()
+    if table is not None:
+        insert(table, markdown(result))
+    deliver(result, flags, lambda: print_table(*grid(result)))
+    for reason in reasons(result):
+        to_stderr(reason)
+
+
 def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
     """``1,2,16`` as numbers; none for None. Raises ConfigError naming the option."""
     if text is None:
@@ -184,22 +217,33 @@ def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
 
 def report(run: Callable[[], Report], flags: BenchFlags) -> None:
     """Checks where results go, measures, and delivers. Raises ConfigError before any work."""
-    from headrace.lab.bench.plot import check_plot, save_plot
+    from headrace.lab.bench.plot import save_plot
+
+    check_delivery(flags)
+    result = run()
+    if flags.plot is not None:
+        save_plot(result, flags.plot)
+    deliver(result.plain(), flags, lambda: show(result))
+
+
+def check_delivery(flags: BenchFlags) -> None:
+    """Raises ConfigError for a file that could not be written."""
+    from headrace.lab.bench.plot import check_plot
 
     if flags.out is not None and not flags.out.absolute().parent.is_dir():
         raise ConfigError("out", f"{flags.out.absolute().parent} is not a folder")
     if flags.plot is not None:
         check_plot(flags.plot)
-    result = run()
-    plain = result.plain()
+
+
+def deliver(plain: dict[str, Any], flags: BenchFlags, show_table: Callable[[], None]) -> None:
+    """JSON into the file that was named, and JSON or the table on stdout."""
     if flags.out is not None:
         flags.out.write_text(json.dumps(plain, indent=1) + "\n")
-    if flags.plot is not None:
-        save_plot(result, flags.plot)
     if flags.as_json:
         print_json(plain)
     else:
-        show(result)
+        show_table()
 
 
 def show(result: Report) -> None:

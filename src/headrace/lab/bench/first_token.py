@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from time import monotonic
+from typing import Any
 
 
-def main(started_at: float, settings: dict[str, object]) -> None:
+def main(started_at: float, settings: dict[str, Any]) -> None:
     before = monotonic()
     from headrace import LLM, SamplingParams
 

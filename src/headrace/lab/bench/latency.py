@@ -46,7 +46,7 @@ def _decode_row(report: Report, bench: Bench, depth: int, num_tokens: int, repea
         run_requests(bench.llm, [draw_prompt(depth, f"depth {depth} {run}")], num_tokens + 1)
         for run in range(-1, repeats)
     ]
-    limit = bench.cost and 1 / bench.cost.step_seconds(bench.peaks, 1, depth + num_tokens // 2)
+    limit = 1 / bench.cost.step_seconds(bench.peaks, 1, depth + num_tokens // 2) if bench.cost else None
     rates = spread([run.decode_rate for run in runs[1:]])
     report.add(what, "tok/s", rates, limit=limit, limit_of=READ_LIMIT)
 
@@ -61,6 +61,6 @@ def step_time(bench: Bench, m: int, depth: int, num_steps: int, repeats: int) ->
 
 
 def _step_row(report: Report, bench: Bench, m: int, context: int, time: Spread, first: Spread) -> None:
-    limit = bench.cost and bench.cost.step_seconds(bench.peaks, m, context) * 1e3
+    limit = bench.cost.step_seconds(bench.peaks, m, context) * 1e3 if bench.cost else None
     note = f"{time.median / first.median:.2f} x the smallest"
     report.add(f"decode step, {m} rows", "ms", time.scaled(1e3), limit=limit, limit_of=READ_LIMIT, note=note)

@@ -67,5 +67,6 @@ def bench_perplexity(config: EngineConfig, window: int = WINDOW, count: int = NU
     each = [perplexity([total], len(ids) - 1) for total, ids in zip(sums, windows)]
     report.add(f"perplexity, {len(windows)} windows of {window}", "", spread([perplexity(sums, num_predicted)]))
     report.add("perplexity of single windows", "", spread(each))
-    report.curves.append(Curve("Perplexity by window", "window", "perplexity", list(enumerate(each))))  # type: ignore[arg-type]
+    points = [(float(i), value) for i, value in enumerate(each)]
+    report.curves.append(Curve("Perplexity by window", "window", "perplexity", points))
     return report.finish()

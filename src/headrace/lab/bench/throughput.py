@@ -18,7 +18,7 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
     points = []
     with opened(config) as bench:
         report.settings["model"] = bench.llm.model_name
-        limit = bench.cost and bench.cost.prefill_rate(bench.peaks, bench.in_floats)
+        limit = bench.cost.prefill_rate(bench.peaks, bench.in_floats) if bench.cost else None
         kind = "float32" if bench.in_floats else "int8"
         for length in lengths:
             what = f"prefill, {length} tokens"
