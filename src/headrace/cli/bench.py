@@ -25,6 +25,7 @@ Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by co
 Filter = Annotated[str, typer.Option(help="Only cases with this text in their name.")]
 Threads = Annotated[int | None, typer.Option(help="Most kernel threads. Default: every usable processor.")]
 Backend = Annotated[str, typer.Option(help="cpu or reference.")]
+Cache = Annotated[Path, typer.Option(help="Folder for environments, model files and logs of other engines.")]
 MAX_COUNT = 1 << 20
 
 
@@ -147,12 +148,26 @@ def perplexity(
 
 
 @flagged
-def scheduler(flags: BenchFlags, running: Counts = None, repeats: Repeats = 5) -> None:
+def scheduler(
+    flags: BenchFlags,
+    running: Counts = None,
+    repeats: Repeats = 5,
+    vllm: Annotated[bool, typer.Option("--vllm", help="Measure vLLM's scheduler in turns with ours.")] = False,
+    cache: Cache = Path("build/peers"),
+) -> None:
     """Microseconds of scheduling per step, by the number of running sequences; no model runs."""
     from headrace.lab.bench.scheduler import RUNNING, bench_scheduler
+    from headrace.lab.bench.scheduler_peer import vllm_scheduler
 
     wanted = parse_counts("running", running) or RUNNING
-    report(lambda: bench_scheduler(wanted, repeats), flags)
+
+    def run() -> Report:
+        if not vllm:
+            return bench_scheduler(wanted, repeats)
+        with vllm_scheduler(cache, to_stderr) as peer:
+            return bench_scheduler(wanted, repeats, peer)
+
+    report(run, flags)
 
 
 @flagged
@@ -176,7 +191,7 @@ def ops(
 @flagged
 def peers(
     flags: BenchFlags,
-    cache: Annotated[Path, typer.Option(help="Folder for environments, model files and logs.")] = Path("build/peers"),
+    cache: Cache = Path("build/peers"),
     only: Annotated[str | None, typer.Option(help="Only contenders with one of these texts in their name.")] = None,
     rounds: Repeats = 5,
     windows: Annotated[int, typer.Option(min=1, help="Windows for perplexity.")] = 16,

@@ -5,8 +5,8 @@ import time
 
 
 class Peer:
-    def load(self, model, threads, name="fake", journal=None, speed=1.0, **faults):
-        del threads
+    def load(self, model, threads, block_size=32, name="fake", journal=None, speed=1.0, **faults):
+        del threads, block_size
         self._name, self._journal, self._speed, self._faults = name, journal, speed, faults
         print("noise on stdout")
         if "load" in faults:
@@ -26,6 +26,9 @@ class Peer:
 
     def score(self, windows):
         return {"sums": [-self._faults.get("nats", 1.0) * (len(ids) - 1) for ids in windows]}
+
+    def lookup(self, prompt, repeats):
+        return {"hash_s": len(prompt) * 1e-6, "lookup_s": repeats * 1e-6}
 
     def sleep(self, seconds):
         time.sleep(seconds)

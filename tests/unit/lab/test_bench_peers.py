@@ -18,6 +18,8 @@ from headrace.lab.bench.compare import Comparison, Plan, compare
 from headrace.lab.bench.contenders import CONTENDERS, Contender, chosen
 from headrace.lab.bench.environments import ENVIRONMENTS, Environment, ensure
 from headrace.lab.bench.peer_process import PeerError, PeerProcess
+from headrace.lab.bench.scheduler import bench_scheduler
+from headrace.lab.bench.scheduler_peer import PeerScheduler
 from headrace.lab.bench.table import BEGIN, END, accurate, grid, insert, markdown, reasons, verdict
 from headrace.lab.bench.tasks import batch, decode, prefill, step
 from headrace.lab.bench.workload import Batch
@@ -174,6 +176,17 @@ def test_contenders_are_chosen_by_parts_of_their_names() -> None:
     with pytest.raises(ConfigError, match="only"):
         chosen("vllm,nobody")
     assert {each.environment for each in CONTENDERS} - {None} == set(ENVIRONMENTS)
+
+
+def test_another_scheduler_takes_turns_with_ours(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.lab.bench.scheduler.STEPS", 12)
+    peer = PeerScheduler("fake", start(fake("fake")), "model")
+    report = bench_scheduler((2,), repeats=2, peer=peer)
+    figures = {row.what: row.value.median for row in report.rows if row.value}
+    assert figures["fake: schedule + update, 2 running"] == pytest.approx(2e6)  # as many seconds as prompts
+    assert figures["fake: prefix lookup of 8192 tokens, hashes computed"] == pytest.approx(50)
+    assert figures["fake: hashing 8192 tokens"] == pytest.approx(8192)
+    assert report.settings["peer"] == "fake 1.0"
 
 
 # -- environments -------------------------------------------------------------------------------------------------

@@ -90,6 +90,11 @@ class Workshop:
         return PeerProcess(python, runner, log, ENVIRONMENTS[environment].run)
 
 
+def model_file(name: str) -> Path:
+    """The pulled file of a model that is listed by name."""
+    return Path(resolve_model(name).path)
+
+
 def bench_peers(
     cache: Path,
     tell: Tell,
@@ -104,7 +109,7 @@ def bench_peers(
     """Raises ConfigError for a folder that cannot be used; what a single peer fails at is in the result."""
     if cache.exists() and not cache.is_dir():
         raise ConfigError("cache", f"{cache} is not a folder")
-    workshop = Workshop(cache.absolute(), Path(resolve_model(MODEL).path), tell)
+    workshop = Workshop(cache.absolute(), model_file(MODEL), tell)
     with LLM(MODEL, kv_memory=64 << 20, max_model_len=1024) as llm:  # for its tokenizer
         windows = text_windows(llm, window, num_windows)
     plan = Plan(

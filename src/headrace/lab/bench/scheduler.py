@@ -5,7 +5,7 @@ The device is one that answers at once with ready arrays, so that what is left i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -19,13 +19,12 @@ from headrace.contract.result import StepResult
 from headrace.engine.engine import Engine
 
 from .report import Curve, Report
+from .scheduler_peer import BLOCK_SIZE, PROMPT_TOKENS, PeerScheduler
 from .stats import Spread, spread
 from .workload import draw_prompt
 
 RUNNING = (64, 256, 1024)
-PROMPT_TOKENS = 32
 LOOKUP_TOKENS = 8192
-BLOCK_SIZE = 32
 STEPS = 200
 
 
@@ -60,22 +59,36 @@ def answer(plan: StepPlan, tokens: Any) -> tuple[Any, Any, Any]:
     return np.array(plan.num_scheduled, np.int32), offsets, tokens[: offsets[-1]]
 
 
-def bench_scheduler(running: Sequence[int] = RUNNING, repeats: int = 5) -> Report:
-    """``repeats`` rounds of ``STEPS`` steps each; a round's figure is its median step."""
-    report = Report(
-        "scheduler", {"running": list(running), "steps": STEPS, "repeats": repeats, "block_size": BLOCK_SIZE}
-    )
-    curves: dict[str, list[tuple[float, float]]] = {"core": [], "engine": []}
+Measure = Callable[[int], float]
+
+
+def bench_scheduler(running: Sequence[int] = RUNNING, repeats: int = 5, peer: PeerScheduler | None = None) -> Report:
+    """``repeats`` rounds of ``STEPS`` steps; a round's figure is its median step. ``peer`` takes turns with ours."""
+    settings = {"running": list(running), "steps": STEPS, "repeats": repeats, "block_size": BLOCK_SIZE}
+    report = Report("scheduler", settings)
+    measures: dict[str, Measure] = {"schedule + commit": core_steps, "engine turn, device excluded": engine_steps}
+    if peer is not None:
+        report.settings["peer"] = peer.version
+        measures[f"{peer.name}: schedule + update"] = peer.step
+    points: dict[str, list[tuple[float, float]]] = {name: [] for name in measures}
     for count in running:
-        for name, measure in (("core", core_steps), ("engine", engine_steps)):
-            time = spread([measure(count) for _ in range(repeats)]).scaled(1e6)
-            what = "schedule + commit" if name == "core" else "engine turn, device excluded"
-            report.add(f"{what}, {count} running", "us", time)
-            curves[name].append((float(count), time.median))
-    for what, time in lookups(repeats).items():
+        for name, values in in_turns(measures, count, repeats).items():
+            time = spread(values).scaled(1e6)
+            report.add(f"{name}, {count} running", "us", time)
+            points[name].append((float(count), time.median))
+    for what, time in lookups(repeats, peer).items():
         report.add(what, "us", time.scaled(1e6))
-    report.curves += [Curve(f"Scheduling, {name}", "running", "us per step", points) for name, points in curves.items()]
+    report.curves += [Curve(name, "running", "us per step", each) for name, each in points.items()]
     return report.finish()
+
+
+def in_turns(measures: Mapping[str, Measure], count: int, repeats: int) -> dict[str, list[float]]:
+    """Each measure ``repeats`` times, A B C A B C."""
+    values: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(repeats):
+        for name, measure in measures.items():
+            values[name].append(measure(count))
+    return values
 
 
 def new_core(count: int) -> Scheduler:
@@ -147,16 +160,25 @@ def _median_step(step: Callable[[], None], spent: Callable[[], float], settled: 
     return spread(times).median
 
 
-def lookups(repeats: int) -> dict[str, Spread]:
+def lookups(repeats: int, peer: PeerScheduler | None = None) -> dict[str, Spread]:
     """A prompt whose ``LOOKUP_TOKENS`` first tokens are cached waits for blocks: every plan looks it up again.
 
     The first plan hashes the prompt's blocks; later ones find the hashes computed.
     """
-    pairs = [_lookup() for _ in range(repeats)]
-    return {
-        f"prefix lookup of {LOOKUP_TOKENS} tokens, hashes computed": spread([later for _, later in pairs]),
-        f"hashing {LOOKUP_TOKENS} tokens and their first lookup": spread([first for first, _ in pairs]),
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(_lookup())
+        if peer is not None:
+            theirs.append(peer.lookup(draw_prompt(LOOKUP_TOKENS, "lookup")))
+    what = f"prefix lookup of {LOOKUP_TOKENS} tokens, hashes computed"
+    found = {
+        what: spread([later for _, later in ours]),
+        f"hashing {LOOKUP_TOKENS * 3 // 2} tokens and a first lookup": spread([first for first, _ in ours]),
     }
+    if peer is not None:
+        found[f"{peer.name}: {what}"] = spread([later for _, later in theirs])
+        found[f"{peer.name}: hashing {LOOKUP_TOKENS} tokens"] = spread([first for first, _ in theirs])
+    return found
 
 
 def _lookup() -> tuple[float, float]:
