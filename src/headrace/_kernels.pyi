@@ -132,3 +132,18 @@ class Program:
         """Replays the calls over a step of these sizes."""
 
     def __len__(self) -> int: ...
+
+def read_all(words: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    Reads every word once, shared among the threads; a checksum. For measuring bandwidth.
+    """
+
+def multiply_floats(rounds: int) -> tuple[float, float, str]:
+    """
+    (operations, checksum, method) of a float32 multiply-add loop. For measuring the peak.
+    """
+
+def multiply_bytes(rounds: int) -> tuple[float, float, str]:
+    """
+    (operations, checksum, method) of a loop of byte products. For measuring the peak.
+    """

@@ -247,8 +247,8 @@ def test_a_model_that_is_not_pulled_says_how_to_pull_it(tmp_path: Path, monkeypa
 
 def test_bench_ops_times_the_cases_asked_for() -> None:
     report = reported(headrace("bench", "ops", "--filter", "silu_mul-64", "--repeats", "1", "--json"))
-    assert [row["case"] for row in report["rows"]] == ["silu_mul-64x1536"]
-    assert report["rows"][0]["median_us"] > 0
+    assert [row["what"] for row in report["rows"]] == ["silu_mul-64x1536"]
+    assert report["rows"][0]["value"]["median"] > 0
     refused = headrace("bench", "ops", "--filter", "nonsense")
     assert refused.exit_code == 2
     assert "filter: no case" in refused.stderr

@@ -81,5 +81,6 @@ void bind_rows(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_program(nb::module_& m);
+void bind_roofline(nb::module_& m);
 
 }  // namespace headrace::bind

@@ -246,7 +246,7 @@ def time_cases(
 ) -> list[dict[str, Any]]:
     """Time the named cases (default: all timed ones).
 
-    Each dict has case, op, backend, isa, median_us and best_us of one call, over ``repeats`` runs of at least
+    Each dict has case, op, backend, isa, median_us, best_us and worst_us of one call, over ``repeats`` runs of at least
     ``seconds`` each. In-place ops are repeated on their own output.
     """
     ops = resolve_ops(backend, strict=True)
@@ -270,6 +270,7 @@ def _time_case(ops: Ops, case: Case, repeats: int, seconds: float) -> dict[str, 
         "isa": _isa(ops.name),
         "median_us": median,
         "best_us": best,
+        "worst_us": each[-1] * 1e6,
     }
 
 
