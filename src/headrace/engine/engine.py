@@ -23,6 +23,7 @@ from .book import Book
 from .cadence import Cadence, Unified
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
+from .roles import ignored_message
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing lives here and no step is in flight."""
-        return len(self._book) == 0 and self._pending is None
+        return len(self._book) == 0 and self.resting  # a step without slices may keep other ranks company
 
     @property
     def resting(self) -> bool:
@@ -96,6 +97,7 @@ class Engine:
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
+        self._end_ignored()
         step = self._launch(plan) if plan.step >= 0 else None
         self._ran = step is not None
         if self._pending is not None:
@@ -153,6 +155,13 @@ class Engine:
         self._deltas.append(end_delta(entry, reason, error))
         if self._observer:
             self._observer.finished(entry.seq_id, reason)
+
+    def _end_ignored(self) -> None:
+        """Sequences the core has ended by itself; it knows them no more, so nothing is recorded."""
+        for seq_id, reason in self.core.take_ignored():
+            if (entry := self._book.of_seq(seq_id)) is not None:
+                self._book.close(entry)
+                self._deltas.append(end_delta(entry, "error", ignored_message(reason)))
 
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)
@@ -238,4 +247,6 @@ def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
         priority=fields["priority"],
         arrival=fields["arrival"],
         keys=keys,
+        outputs=fields.get("outputs", []),
+        checkpoints=fields.get("checkpoints", []),
     )

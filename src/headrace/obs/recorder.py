@@ -122,6 +122,20 @@ class Recorder:
     def cache_reset(self, running: bool) -> None:
         self._record(events.CacheReset, running=running)
 
+    def forked(self, parent: int, seq_id: int, prompt: list[int], outputs: list[int]) -> None:
+        self._record(events.Forked, parent=parent, seq_id=seq_id, prompt=prompt, outputs=outputs)
+
+    def placed(self, seq_id: int) -> None:
+        self._record(events.Placed, seq_id=seq_id)
+
+    def judged(self, seq_id: int, confidences: list[float]) -> None:
+        self._record(events.Judged, seq_id=seq_id, confidences=confidences)
+
+    def priced(self, cost: Any) -> None:
+        """``cost``: the core's StepCost."""
+        names = ("sizes", "times_ms", "slope_ms", "sampler_ms", "sampler_by_seqs")
+        self._record(events.Priced, **{name: getattr(cost, name) for name in names})
+
     def close(self) -> None:
         """Writes what is left. Later calls do nothing."""
         if self._file is None:
