@@ -61,7 +61,7 @@ class Prefill {
     decision_.left = {limits_.token_budget, limits_.input_budget};
     if (limits_.max_sum_keys > 0) decision_.left.keys = limits_.max_sum_keys;
     if (context.plan.time_budget_ns > 0)
-      decision_.left.time_ns = context.plan.time_budget_ns - limits_.prefill_cost.fixed_ns;
+      decision_.left.time_ns = static_cast<double>(context.plan.time_budget_ns) - limits_.prefill_cost.fixed_ns;
     num_occupied_ = queues_.running().size() + queues_.prompted().size();
     for (const Sequence* seq : queues_.waiting()) num_occupied_ += seq->started();
   }

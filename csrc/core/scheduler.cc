@@ -131,7 +131,7 @@ PlanContext Scheduler::context(StepPlan& plan, Step& step) {
 
 StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
   check_kind(kind, config_.limits.role);
-  if (!(options.time_budget_ns >= 0)) throw InvalidField("time_budget_ns", "must not be negative");
+  if (options.time_budget_ns < 0) throw InvalidField("time_budget_ns", "must not be negative");
   StepPlan plan;
   plan.kind = kind, plan.time_budget_ns = options.time_budget_ns;
   Step step{next_step_, {}, {}};

@@ -49,7 +49,7 @@ struct Stats {
 };
 
 struct PlanOptions {
-  double time_budget_ns = 0;  // of a PREFILL step, after its reduction over the group; 0 = none
+  std::int64_t time_budget_ns = 0;  // of a PREFILL step, after its reduction over the group; 0 = none
   bool companion = false;     // make a step even when there is nothing to schedule: other ranks have
 };
 

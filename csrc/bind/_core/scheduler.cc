@@ -151,11 +151,11 @@ void bind_scheduler(nb::module_& m) {
       .def("finish", &Scheduler::finish, "id"_a)
       .def("set_ready", &Scheduler::set_ready, "id"_a, "ready"_a)
       .def("set_drafts", &Scheduler::set_drafts, "id"_a, "drafts"_a)
-      .def("plan", [](Scheduler& self, int kind, double time_budget_ns, bool companion) {
+      .def("plan", [](Scheduler& self, int kind, std::int64_t time_budget_ns, bool companion) {
              const auto step_kind = enum_of<core::StepKind>("kind", kind, 3);
              nb::gil_scoped_release release;
              return self.plan(step_kind, {time_budget_ns, companion});
-           }, "kind"_a = 0, nb::kw_only(), "time_budget_ns"_a = 0.0, "companion"_a = false)
+           }, "kind"_a = 0, nb::kw_only(), "time_budget_ns"_a = 0, "companion"_a = false)
       .def("commit", [](Scheduler& self, core::StepId step, InArray<std::int32_t> num_valid,
                         InArray<std::int32_t> offsets, InArray<core::Token> tokens) {
              nb::gil_scoped_release release;

@@ -110,7 +110,7 @@ class StepPlan(Protocol):
     @property
     def kind(self) -> int: ...
     @property
-    def time_budget_ns(self) -> float: ...  # of a prompt step; 0 = none
+    def time_budget_ns(self) -> int: ...  # of a prompt step; 0 = none
     @property
     def total_tokens(self) -> int: ...
     @property

@@ -41,7 +41,7 @@ class RoleConfig:
     """End a request that has to give way instead of recomputing it. None: what the role needs."""
     prefill_cost: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Nanoseconds of a prompt step: fixed, per token, and per pair of a token and a key before it."""
-    time_budget_ns: float = 0.0
+    time_budget_ns: int = 0
     """Predicted time of one prompt step; the least over the group counts. 0: no limit."""
 
     @property

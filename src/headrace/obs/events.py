@@ -98,7 +98,7 @@ class Planned(Event, tag="plan", kw_only=True):
     num_free_blocks: int
     num_running: int
     num_waiting: int
-    time_budget_ns: float = 0.0
+    time_budget_ns: int = 0
 
 
 class Committed(Event, tag="commit", kw_only=True):
@@ -201,6 +201,6 @@ PLAN_NUMBERS = (
     "num_free_blocks",
     "num_running",
     "num_waiting",
-    "time_budget_ns",
 )
-PLAN_ARRAYS = tuple(name for name in Planned.__struct_fields__ if name not in (*PLAN_NUMBERS, "t"))
+PLAN_INPUTS = ("time_budget_ns",)  # what the caller asked for: replay passes it on
+PLAN_ARRAYS = tuple(name for name in Planned.__struct_fields__ if name not in (*PLAN_NUMBERS, *PLAN_INPUTS, "t"))

@@ -99,7 +99,7 @@ class Recorder:
         if remarks is not None and (not remarks or remarks == self._last_remarks):
             self._flush_if_due()
             return
-        numbers = {name: getattr(plan, name) for name in events.PLAN_NUMBERS}
+        numbers = {name: getattr(plan, name) for name in events.PLAN_NUMBERS + events.PLAN_INPUTS}
         arrays = {name: getattr(plan, name).tolist() for name in events.PLAN_ARRAYS}
         self._record(events.Planned, **numbers, **arrays)
         if remarks and not any(code == Note.PREEMPTED for _, code, _ in remarks):
