@@ -54,7 +54,7 @@ Slice whole_slice(Sequence& seq, const Limits& limits) {
 }
 
 // Who gets a row, shortest output first. Blocks for it are taken from those with the longest output, who were not
-// served yet; a sequence nobody can give way to gives way itself.
+// served yet; a sequence nobody can give way to gives way itself. Returned longest output first.
 std::vector<Slice> serve(PlanContext& context, bool* preempted) {
   const std::vector<Sequence*> order = longest_output_first(context.queues);
   const Limits& limits = context.limits;
@@ -70,6 +70,7 @@ std::vector<Slice> serve(PlanContext& context, bool* preempted) {
     }
     if (i > head) served.push_back(slice);
   }
+  std::reverse(served.begin(), served.end());
   return served;
 }
 

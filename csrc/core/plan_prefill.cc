@@ -72,9 +72,9 @@ class Prefill {
   }
 
   // The first sequence that could be served decides: whatever stops it stops those behind it.
-  bool possible() {
+  bool possible(const std::function<bool(const Sequence&)>& dead) {
     for (Sequence* seq : queues_.waiting()) {
-      if (!seq->spec.ready || !seq->drained()) continue;
+      if (!seq->spec.ready || !seq->drained() || dead(*seq)) continue;
       if (!has_slot(*seq)) return false;
       const Cut slice = cut(*seq, entry(*seq));
       return slice.q > 0 || (slice.short_of_blocks && last_started_behind(*seq));
@@ -110,6 +110,7 @@ class Prefill {
   // A time budget makes steps shorter; it must never stop prompts for good, so the first slice has a least length.
   void cut_to_time(Cut& cut, std::int32_t start) const {
     const auto fits = [&](std::int32_t q) { return limits_.prefill_cost.slice(q, start) <= decision_.left.time_ns; };
+    if (fits(static_cast<std::int32_t>(cut.q))) return;
     const std::int32_t solved = largest(cut.q, fits) / limits_.quantum() * limits_.quantum();
     cut.at_most(first() ? std::max({solved, limits_.quantum(), limits_.min_slice}) : solved, Clip::kTime);
   }
@@ -224,6 +225,8 @@ class Prefill {
 
 Decision plan_prefill(PlanContext& context) { return Prefill(context).plan(); }
 
-bool prefill_possible(PlanContext& context) { return Prefill(context).possible(); }
+bool prefill_possible(PlanContext& context, const std::function<bool(const Sequence&)>& dead) {
+  return Prefill(context).possible(dead);
+}
 
 }  // namespace headrace::core

@@ -53,8 +53,8 @@ Decision plan_mixed(PlanContext& context);
 // Prompts only: head of waiting first, in slices; whoever has all its tokens planned becomes prompted.
 // `plan.time_budget_ns` (0 = none) limits the step's predicted time; the first slice is never refused for it.
 Decision plan_prefill(PlanContext& context);
-// Whether plan_prefill would schedule something. Changes nothing that can be observed.
-bool prefill_possible(PlanContext& context);
+// Whether plan_prefill would schedule something, once the `dead` are swept. Changes nothing that can be observed.
+bool prefill_possible(PlanContext& context, const std::function<bool(const Sequence&)>& dead);
 
 // Decoding and verification only: prompted sequences join, outputs that are shortest are served first, and whoever
 // has the longest gives way.

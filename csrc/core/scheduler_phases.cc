@@ -68,7 +68,7 @@ bool Scheduler::prefill_possible() {
   StepPlan plan;
   Step step{kNoStep, {}, {}};
   PlanContext context = this->context(plan, step);
-  return core::prefill_possible(context);
+  return core::prefill_possible(context, [this](const Sequence& seq) { return verdict(seq).has_value(); });
 }
 
 void Scheduler::fork(SeqId parent_id, SequenceSpec spec) {
