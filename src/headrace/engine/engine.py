@@ -216,12 +216,15 @@ class Engine:
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._end(entry.request.request_id, "error", message)
 
-    def close(self, reason: str = "abort") -> list[TokenDelta]:
-        """Ends every live request and lets the step in flight come home. Returns the last deltas."""
+    def close(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
+        """Ends every live request and lets the step in flight come home. Returns the last deltas.
+
+        ``error`` is what requests are told when ``reason`` is ``error``.
+        """
         self.intake.close()
         self._drain()
         for entry in self._book.entries():
-            self._end(entry.request.request_id, reason, "the engine was closed" if reason == "error" else None)
+            self._end(entry.request.request_id, reason, error if reason == "error" else None)
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)

@@ -1,7 +1,7 @@
 """Roles: what an engine does, as configuration, and what each role demands of the scheduler and the loop.
 
 UNIFIED is the token-budget discipline. NORMAL plans prompts and decoding apart and does both; PROMPT and COMPLETION do
-one of them, and sequences are handed over between the two. Pure: builds nothing, reads nothing.
+one of them, and sequences are handed over between the two. Reads nothing but its configuration.
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.contract.errors import ConfigError
-from headrace.contract.plan import Ignored, Role
+from headrace.contract.plan import Ignored, Role, StepKind
+from headrace.parallel.collectives import Collective
+
+from .cadence import Cadence, Unified
+from .phase_voted import OneKind, PhaseVoted
 
 _IGNORED = {
     Ignored.TOO_LONG: "the prompt leaves no room to generate within the context",
@@ -94,6 +98,24 @@ def core_settings(config: RoleConfig) -> dict[str, Any]:
         "stop_preempted": stop,
         "prefill_cost": config.prefill_cost,
     }
+
+
+def make_cadence(config: RoleConfig, collective: Collective | None = None) -> Cadence:
+    """The cadence of this role, voting over ``collective`` (None: an engine on its own). Raises ConfigError."""
+    check(config)
+    role = config.kind
+    if role == Role.UNIFIED:
+        return Unified()
+    if role == Role.NORMAL:
+        return PhaseVoted(
+            collective,
+            all_interval=config.all_interval,
+            any_interval=config.any_interval,
+            kv_limit=config.kv_limit,
+            time_budget_ns=config.time_budget_ns,
+        )
+    kind = StepKind.PREFILL if role == Role.PROMPT else StepKind.DECODE
+    return OneKind(kind, collective, time_budget_ns=config.time_budget_ns if role == Role.PROMPT else 0)
 
 
 def ignored_message(reason: int) -> str:
