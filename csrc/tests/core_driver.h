@@ -38,8 +38,8 @@ class Driver {
   }
 
   // Plans a step; false when there is nothing to run.
-  bool plan() {
-    StepPlan plan = core.plan(StepKind::kMixed);
+  bool plan(StepKind kind = StepKind::kMixed, const PlanOptions& options = {}) {
+    StepPlan plan = core.plan(kind, options);
     check();
     last = plan;
     if (plan.seq_ids.empty()) return false;
@@ -99,6 +99,23 @@ class Driver {
     ::headrace::testing::fail(__FILE__, __LINE__, "the scheduler does not come to rest");
   }
 
+  // The same for a NORMAL engine: prompts whenever possible, decoding otherwise.
+  void run_dry_phased(int most_steps = 100000) {
+    for (int i = 0; i < most_steps; ++i) {
+      const bool possible = core.prefill_possible();
+      const bool planned = plan(StepKind::kPrefill);
+      CHECK_EQ(planned, possible);
+      if (!in_flight.empty()) {
+        commit();
+      } else if (!plan(StepKind::kDecode) && core.num_unfinished() == 0) {
+        return;
+      } else if (!in_flight.empty()) {
+        commit();
+      }
+    }
+    ::headrace::testing::fail(__FILE__, __LINE__, "the scheduler does not come to rest");
+  }
+
   std::int32_t scheduled(SeqId id) const {
     const auto it = std::find(last.seq_ids.begin(), last.seq_ids.end(), id);
     return it == last.seq_ids.end() ? 0 : last.num_scheduled[it - last.seq_ids.begin()];
@@ -109,11 +126,17 @@ class Driver {
     const BlockPool& pool = core.allocator().pool();
     CHECK_EQ(pool.num_free() + pool.num_used(), pool.num_blocks());
     std::map<BlockId, std::int32_t> refs;
+    std::vector<SeqId> holding = core.running_ids();
+    for (const SeqId id : core.prompted_ids()) holding.push_back(id);
     for (const SeqId id : core.waiting_ids()) {
-      for (const auto& blocks : core.find(id)->blocks) CHECK(blocks.empty());
       check_outputs(*core.find(id));
+      if (core.config().limits.phased() && core.find(id)->started()) {
+        holding.push_back(id);
+      } else {
+        for (const auto& blocks : core.find(id)->blocks) CHECK(blocks.empty());
+      }
     }
-    for (const SeqId id : core.running_ids()) {
+    for (const SeqId id : holding) {
       const Sequence& seq = *core.find(id);
       for (const auto& blocks : seq.blocks)
         for (const BlockId block : blocks) refs[block] += block != kNullBlock;
@@ -126,7 +149,7 @@ class Driver {
       used += refs.count(b) && refs[b] > 0;
     }
     CHECK_EQ(used, pool.num_used());
-    CHECK_EQ(core.num_running() + core.num_waiting(), core.num_unfinished());
+    CHECK_EQ(core.num_running() + core.num_prompted() + core.num_waiting(), core.num_unfinished());
   }
 
   Scheduler core;
