@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.config import EngineConfig, resolve
-from headrace.contract.errors import InvalidRequest, WorkerError
+from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.client import EngineClient, ThreadClient
@@ -21,6 +21,7 @@ from .assembly import Assembly
 from .launch import launch, open_tokenizer
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
+from .text.tokenizer import Tokenizer
 
 
 def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
@@ -30,7 +31,7 @@ def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
     return launched.engine, facts
 
 
-def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Any, dict[str, Any]]:
+def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tokenizer | None, dict[str, Any]]:
     if not own_process:
         launched = launch(config)
         facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
@@ -46,12 +47,40 @@ class AsyncLLM:
     Leaving the loop early, or cancelling it, aborts the request in the engine.
     """
 
-    def __init__(self, model: str | None = None, *, own_process: bool = False, **settings: Any) -> None:
-        config = resolve({"model": model, **settings})
-        self.client, self.tokenizer, facts = _connect(config, own_process)
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        own_process: bool = False,
+        config: EngineConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is None:
+            config = resolve({"model": model, **settings})
+        elif model is not None or settings:
+            raise ConfigError("config", "holds every setting; give it alone")
+        self._connect_to(*_connect(config, own_process))
+
+    @classmethod
+    def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
+        """Over an engine that runs already. ``facts``: ``vocab_size`` and ``max_model_len``."""
+        llm = cls.__new__(cls)
+        llm._connect_to(client, tokenizer, facts)
+        return llm
+
+    def _connect_to(self, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self.vocab_size: int = facts["vocab_size"]
         self.max_model_len: int = facts["max_model_len"]
-        self._preparer = Preparer(self.tokenizer, facts["vocab_size"], facts["max_model_len"])
+        self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len)
         self._live: set[str] = set()
+
+    def prepare(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, request_id: str | None = None
+    ) -> Prepared:
+        """A prompt checked and tokenized, nothing queued; safe on any thread. Raises InvalidRequest."""
+        return self._preparer.prepare(prompt, sampling, request_id)
 
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
