@@ -1,4 +1,7 @@
-"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread or in a process of its own."""
+"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread or in a process of its own.
+
+With a process of its own for the engine, this one never imports torch: it starts fast and stays small.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ from headrace.engine.process import ProcessClient
 from headrace.models.sources import resolve_model
 
 from .assembly import Assembly
-from .launch import launch, open_tokenizer
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
-from .text.tokenizer import Tokenizer
+from .text.tokenizer import Tokenizer, load_tokenizer
 
 
 def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
     """What the engine's process runs: launches from plain settings, tells the front what it must know."""
+    from .launch import launch
+
     launched = launch(resolve(settings))
     facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len, "pool": launched.pool.words}
     return launched.engine, facts
@@ -33,12 +37,15 @@ def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
 
 def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tokenizer | None, dict[str, Any]]:
     if not own_process:
+        from .launch import launch
+
         launched = launch(config)
         facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
         return ThreadClient(launched.engine), launched.tokenizer, facts
     source = resolve_model(config.model.model, offline=config.model.offline)
     client = ProcessClient(build_in_child, asdict(config))
-    return client, open_tokenizer(source), client.info
+    tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
+    return client, tokenizer, client.info
 
 
 class AsyncLLM:

@@ -94,8 +94,8 @@ def _run(
     app = build_app(host, AppSettings(origins, vllm_metrics))
     if verbose:
         to_stderr(f"context {host.llm.max_model_len} tokens; vocabulary {host.llm.vocab_size}")
-    to_stderr(f"serving {names[0]} on {address(settings, bound)}")
-    run(Server(app, host, settings), host, bound)
+    where = f"serving {names[0]} on {address(settings, bound)}"
+    run(Server(app, host, settings, lambda: to_stderr(where)), host, bound)
 
 
 def _open_host(config: EngineConfig, names: list[str], limits: HostLimits) -> EngineHost:

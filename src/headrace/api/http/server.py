@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -53,7 +54,9 @@ def address(settings: ServerSettings, bound: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn with draining in place of its own signal handling."""
 
-    def __init__(self, app: FastAPI, host: EngineHost, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: FastAPI, host: EngineHost, settings: ServerSettings, on_started: Callable[[], None] | None = None
+    ) -> None:
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -68,6 +71,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._host = host
         self._drain_s = settings.drain_s
+        self._on_started = on_started
         self._draining: asyncio.Task[None] | None = None
         self._signals = 0
         self._main: asyncio.AbstractEventLoop | None = None
@@ -75,6 +79,11 @@ class Server(uvicorn.Server):
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._main = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._on_started is not None:
+            self._on_started()  # from here on connections are answered
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
         """A signal came; runs between two bytecodes of the main thread."""
