@@ -71,6 +71,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
+        graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
 

@@ -17,6 +17,7 @@ from .generate import generate
 from .guard import GuardedCommand
 from .models import models_app
 from .run import run
+from .serve import serve
 
 
 def build_app() -> typer.Typer:
@@ -29,7 +30,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(top)
-    for command in (run, chat, generate, doctor, *_explain()):
+    for command in (run, chat, generate, serve, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
     app.add_typer(bench_app(), name="bench")
