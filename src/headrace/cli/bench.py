@@ -193,7 +193,7 @@ def peers(
     flags: BenchFlags,
     cache: Cache = Path("build/peers"),
     only: Annotated[str | None, typer.Option(help="Only contenders with one of these texts in their name.")] = None,
-    rounds: Repeats = 5,
+    rounds: Repeats = 3,
     windows: Annotated[int, typer.Option(min=1, help="Windows for perplexity.")] = 16,
     window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
     threads: Annotated[int | None, typer.Option(min=1, help="Default: every usable processor.")] = None,
