@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -113,6 +114,36 @@ def test_a_stopped_runner_does_nothing_until_it_is_woken(start: Start) -> None:
     assert _state(process) == "T"
     process.resume()
     assert process.ask("sleep", DEADLINE_S, seconds=0) == {}
+
+
+ABANDON = """
+import os, sys
+from pathlib import Path
+from headrace.lab.bench import peer_process
+peer_process.SERVE = Path(sys.argv[1]) / "serve.py"
+process = peer_process.PeerProcess(Path(sys.executable), "peer_fake", Path(sys.argv[1]) / "log")
+process.ask("load", 60.0, model="m", threads=1)
+process.pause()
+print(process._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_stopped_runner_ends_when_its_starter_is_killed(program: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ABANDON, str(program)], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    pid, until = int(done.stdout), time.monotonic() + DEADLINE_S
+    while _lives(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process, other than as an entry that nobody has collected yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _state(process: PeerProcess) -> str:
