@@ -17,7 +17,6 @@ import sys
 import traceback
 from typing import Any
 
-
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
