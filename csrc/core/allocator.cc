@@ -46,8 +46,7 @@ void Allocator::extend_chain(Sequence& seq) {
     const auto start = static_cast<std::int32_t>(seq.chain.size()) * block_size_;
     const std::span<const Token> tokens(seq.tokens.data() + start, block_size_);
     ChainNodePtr parent = seq.chain.empty() ? nullptr : seq.chain.back();
-    seq.chain.push_back(
-        make_node(std::move(parent), tokens, encode_extras(seq.spec.keys, start, block_size_), hash_));
+    seq.chain.push_back(make_node(std::move(parent), tokens, encode_extras(seq.spec.keys, start, block_size_), hash_));
   }
 }
 
@@ -74,7 +73,9 @@ std::int32_t Allocator::full_hit(const Sequence& seq, std::int32_t group, std::i
 std::int32_t Allocator::sliding_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const {
   std::vector<BlockId>& blocks = hit->blocks[group];
   blocks.assign(asked, kNullBlock);
-  const auto first_needed = [&](std::int32_t end) { return first_visible(groups_[group], end * block_size_) / block_size_; };
+  const auto first_needed = [&](std::int32_t end) {
+    return first_visible(groups_[group], end * block_size_) / block_size_;
+  };
   std::int32_t end = asked;
   for (std::int32_t i = asked - 1; i >= first_needed(end); --i) {
     blocks[i] = pool_.find(seq.chain[i], group);

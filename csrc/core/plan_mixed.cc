@@ -32,8 +32,8 @@ void charge(Budgets& left, const Slice& slice, const Limits& limits) {
 std::size_t give_way(PlanContext& context, Decision& decision, Sequence* victim, std::size_t position) {
   const auto& running = context.queues.running();
   const auto place = static_cast<std::size_t>(std::find(running.begin(), running.end(), victim) - running.begin());
-  const auto slice = std::find_if(decision.slices.begin(), decision.slices.end(),
-                                  [&](const Slice& s) { return s.seq == victim; });
+  const auto slice =
+      std::find_if(decision.slices.begin(), decision.slices.end(), [&](const Slice& s) { return s.seq == victim; });
   if (slice != decision.slices.end()) {
     decision.left.tokens += slice->q;
     decision.left.inputs += slice->q + context.limits.draft_slots;

@@ -79,9 +79,7 @@ class Queues {
  private:
   using Key = std::tuple<std::int64_t, double, std::int64_t>;
 
-  static std::tuple<std::int64_t, double> rank(const Sequence& seq) {
-    return {seq.spec.priority, seq.spec.arrival};
-  }
+  static std::tuple<std::int64_t, double> rank(const Sequence& seq) { return {seq.spec.priority, seq.spec.arrival}; }
   void place(Sequence* seq, std::int64_t order) {
     seq->status = Status::kWaiting;
     const Key key = priority_ ? Key{seq->spec.priority, seq->spec.arrival, seq->id()} : Key{0, 0.0, order};

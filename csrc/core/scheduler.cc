@@ -194,9 +194,9 @@ void Scheduler::write_blocks(Sequence& seq, StepPlan& plan) {
 const Scheduler::Step& Scheduler::front_step(StepId id) const {
   if (!steps_.empty() && steps_.front().id == id) return steps_.front();
   const bool known = std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) { return step.id == id; });
-  throw std::logic_error("scheduler: step " + std::to_string(id) +
-                         (known ? " is not the oldest in flight: steps return in the order they were planned"
-                                : " is not in flight"));
+  throw std::logic_error(
+      "scheduler: step " + std::to_string(id) +
+      (known ? " is not the oldest in flight: steps return in the order they were planned" : " is not in flight"));
 }
 
 // The end rules, in the order they are documented: end-of-sequence (unless ignored or too early), stop ids, lengths.

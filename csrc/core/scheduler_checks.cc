@@ -149,7 +149,8 @@ void Scheduler::check_row(const Step& step, std::size_t slice, std::int32_t num_
   const std::int32_t most = planned.promised - (planned.promised > 0 ? planned.q - num_valid : 0);
   const bool live = seq && !seq->in_flight.front().stale;
   if (emitted > most || (live && emitted != 0 && emitted != most))
-    throw InvalidField("offsets", where + " emits " + std::to_string(emitted) + " tokens instead of " + std::to_string(most));
+    throw InvalidField("offsets",
+                       where + " emits " + std::to_string(emitted) + " tokens instead of " + std::to_string(most));
 }
 
 }  // namespace headrace::core

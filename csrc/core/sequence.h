@@ -25,8 +25,8 @@ struct SequenceSpec {
   std::vector<Token> eos_ids;   // end the sequence unless ignore_eos
   std::vector<Token> stop_ids;  // end it in any case
   bool ignore_eos = false;
-  bool reads_cache = true;  // false when prompt logprobs are wanted: every row must be computed
-  bool ready = true;        // false while a grammar compiles or KV loads
+  bool reads_cache = true;    // false when prompt logprobs are wanted: every row must be computed
+  bool ready = true;          // false while a grammar compiles or KV loads
   std::int64_t priority = 0;  // lower is served first
   double arrival = 0.0;       // seconds, any clock; orders equal priorities
   ExtraKeys keys;
@@ -73,7 +73,7 @@ struct Sequence {
   std::deque<InFlight> in_flight;
   Status status = Status::kWaiting;
   StaleMode stale_mode = StaleMode::kDeliver;
-  bool known_to_worker = false;  // the worker holds its row; else the next plan carries everything
+  bool known_to_worker = false;        // the worker holds its row; else the next plan carries everything
   std::vector<std::int32_t> num_sent;  // per group: blocks the worker has been told of
   std::int32_t num_cached_tokens = 0;  // hit taken at first admission
   std::int32_t num_preemptions = 0;

@@ -53,7 +53,7 @@ enum class StaleMode : std::uint8_t { kDeliver = 0, kDrop = 1 };
 
 // Why a slice is as long as it is.
 enum class Clip : std::uint8_t {
-  kWhole = 0,         // everything the sequence needed
+  kWhole = 0,  // everything the sequence needed
   kTokenBudget = 1,
   kInputBudget = 2,
   kLongPrefill = 3,
@@ -68,13 +68,13 @@ enum class Clip : std::uint8_t {
 
 // What the planner decided about a sequence that is not (or no longer) in the plan, or a hit it took.
 enum class Note : std::uint8_t {
-  kHit = 0,           // value = tokens found in the prefix cache
-  kPreempted = 1,     // value = blocks given back
-  kNoBlocks = 2,      // value = blocks missing
-  kNoBudget = 3,      // value = sequences left waiting
-  kNoSlot = 4,        // max_seqs reached; value = sequences left waiting
-  kNotReady = 5,      // grammar compiling, KV loading
-  kNotDrained = 6,    // results of a void step are still to come
+  kHit = 0,             // value = tokens found in the prefix cache
+  kPreempted = 1,       // value = blocks given back
+  kNoBlocks = 2,        // value = blocks missing
+  kNoBudget = 3,        // value = sequences left waiting
+  kNoSlot = 4,          // max_seqs reached; value = sequences left waiting
+  kNotReady = 5,        // grammar compiling, KV loading
+  kNotDrained = 6,      // results of a void step are still to come
   kTooLongForStep = 7,  // chunking is off and the prompt exceeds the budget
   kIgnored = 8,         // ended by the scheduler; value = Ignored
   kCloned = 9,          // a forked sequence got blocks of its own; value = their number
@@ -97,10 +97,10 @@ struct PrefillCost {
 };
 
 struct Limits {
-  std::int32_t token_budget = 512;        // scheduled tokens per step
-  std::int32_t input_budget = 0;          // scheduled tokens + draft_slots per sequence; 0 = what token_budget implies
-  std::int32_t draft_slots = 0;           // rows kept free for drafting after the step
-  std::int32_t lookahead = 0;             // tokens of block space asked for beyond the slice
+  std::int32_t token_budget = 512;  // scheduled tokens per step
+  std::int32_t input_budget = 0;    // scheduled tokens + draft_slots per sequence; 0 = what token_budget implies
+  std::int32_t draft_slots = 0;     // rows kept free for drafting after the step
+  std::int32_t lookahead = 0;       // tokens of block space asked for beyond the slice
   std::int32_t max_seqs = 64;
   std::int32_t max_model_len = 2048;
   std::int32_t long_prefill_threshold = 0;  // 0 = off
@@ -133,8 +133,7 @@ inline std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return (a + b - 1
 
 // Thrown for input that names a field; text is "field: reason".
 struct InvalidField : std::invalid_argument {
-  InvalidField(const std::string& field, const std::string& reason)
-      : std::invalid_argument(field + ": " + reason) {}
+  InvalidField(const std::string& field, const std::string& reason) : std::invalid_argument(field + ": " + reason) {}
 };
 
 }  // namespace headrace::core

@@ -29,7 +29,8 @@ class Driver {
  public:
   explicit Driver(SchedulerConfig config) : core(std::move(config)) {}
 
-  void add(SeqId id, std::vector<Token> prompt, std::int32_t max_tokens, std::int64_t priority = 0, double arrival = 0) {
+  void add(SeqId id, std::vector<Token> prompt, std::int32_t max_tokens, std::int64_t priority = 0,
+           double arrival = 0) {
     SequenceSpec spec;
     spec.id = id, spec.prompt = std::move(prompt), spec.max_tokens = max_tokens;
     spec.priority = priority, spec.arrival = arrival;
@@ -58,7 +59,8 @@ class Driver {
     for (std::size_t i = 0; i < plan.seq_ids.size(); ++i) {
       const std::int32_t drafts = plan.num_drafts[i], end = plan.num_computed[i] + plan.num_scheduled[i];
       std::int32_t accepted = 0;
-      while (accepted < drafts && plan.draft_tokens[draft + accepted] == token_at(plan.seq_ids[i], end - drafts + accepted))
+      while (accepted < drafts &&
+             plan.draft_tokens[draft + accepted] == token_at(plan.seq_ids[i], end - drafts + accepted))
         ++accepted;
       draft += drafts;
       valid.push_back(plan.num_scheduled[i] - (drafts - accepted));
@@ -79,7 +81,8 @@ class Driver {
   }
 
   // The result of the oldest step as raw arrays, for results that must be refused.
-  CommitResult commit_raw(std::vector<std::int32_t> valid, std::vector<std::int32_t> offsets, std::vector<Token> tokens) {
+  CommitResult commit_raw(std::vector<std::int32_t> valid, std::vector<std::int32_t> offsets,
+                          std::vector<Token> tokens) {
     return core.commit(in_flight.front().step, valid, offsets, tokens);
   }
 

@@ -38,6 +38,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         "from headrace.cli.main import build_app; build_app()",
         "from headrace.cli.checks import run_checks; run_checks(True)",
         "from headrace.models.sources import list_models; list_models()",
+        "from headrace.api.async_llm import AsyncLLM; from headrace.api.http.server import Server",
     ],
 )
 def test_light_doors_do_not_import_torch(statement: str) -> None:

@@ -184,8 +184,7 @@ void bind_scheduler(nb::module_& m) {
       .def_prop_ro("num_blocks", [](const Scheduler& s) { return s.allocator().pool().num_blocks(); })
       .def_prop_ro("num_free_blocks", [](const Scheduler& s) { return s.allocator().pool().num_free(); })
       .def_prop_ro("num_used_blocks", [](const Scheduler& s) { return s.allocator().pool().num_used(); })
-      .def_prop_ro("capacity_tokens",
-                   [](const Scheduler& s) { return s.capacity_tokens(); })
+      .def_prop_ro("capacity_tokens", [](const Scheduler& s) { return s.capacity_tokens(); })
       .def_prop_ro("prefix_queries", [](const Scheduler& s) { return s.stats().prefix_queries; })
       .def_prop_ro("prefix_hits", [](const Scheduler& s) { return s.stats().prefix_hits; })
       .def_prop_ro("num_preemptions", [](const Scheduler& s) { return s.stats().preemptions; });

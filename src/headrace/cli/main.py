@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -19,6 +17,7 @@ from .generate import generate
 from .guard import GuardedCommand
 from .models import models_app
 from .run import run
+from .serve import serve
 
 
 def build_app() -> typer.Typer:
@@ -31,7 +30,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(top)
-    for command in (run, chat, generate, doctor, *_explain()):
+    for command in (run, chat, generate, serve, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
     app.add_typer(bench_app(), name="bench")
@@ -39,11 +38,12 @@ def build_app() -> typer.Typer:
 
 
 def _explain() -> list[Callable[..., None]]:
-    """``headrace explain``, where this build has it."""
-    if find_spec("headrace.cli.explain") is None:
+    """``headrace explain``. It replays on the compiled core; where that cannot be loaded, ``doctor`` must still run."""
+    try:
+        from .explain import explain
+    except ImportError:
         return []
-    command: Callable[..., None] = import_module("headrace.cli.explain").explain
-    return [command]
+    return [explain]
 
 
 def _print_version(wanted: bool) -> None:

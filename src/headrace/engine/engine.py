@@ -18,12 +18,14 @@ from headrace.contract.plan import SequenceStart, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import EngineStats
 
 from .book import Book
 from .cadence import Cadence, Unified
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
 from .roles import ignored_message
+from .stats import GraphSteps, StepCounts
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Engine:
         max_waiting: int = 4096,
         step_timeout_s: float = 120.0,
         observer: StepObserver | None = None,
+        graph_steps: GraphSteps | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -60,6 +63,8 @@ class Engine:
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
+        self._counts = StepCounts(core, graph_steps)
+        self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
 
@@ -109,6 +114,7 @@ class Engine:
                 self._pending = step
             else:
                 self._finish(step)
+        self.stats = self._counts.snapshot()
         deltas, self._deltas = self._deltas, []
         return deltas
 
@@ -165,6 +171,7 @@ class Engine:
 
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)
+        self._counts.launched(plan)
         try:
             step.handle = self.worker.launch_forward(plan, self._starts(plan))
         except Exception as error:  # surfaces in _finish, in step order
@@ -198,6 +205,7 @@ class Engine:
             self._fail(step, error)
             return
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
+        self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
@@ -210,6 +218,7 @@ class Engine:
         """The step's own requests end with an error; those of later steps in flight are recomputed."""
         message = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
         alive = self.core.fail(step.plan.step)
+        self._counts.failed_steps += 1
         if self._observer:
             self._observer.failed(step.plan.step, message)
         for seq_id in alive:

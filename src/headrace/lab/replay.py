@@ -134,11 +134,7 @@ def _compare(line: int, expected: events.Planned, got: Any) -> Difference | None
 def _describe(event: Body) -> str:
     name = type(event).__struct_config__.tag
     seq_id = getattr(event, "seq_id", None)
-    return (
-        f"{name} of sequence {seq_id}"
-        if seq_id is not None
-        else f"{name} of step {getattr(event, 'step', -1)}"
-    )
+    return f"{name} of sequence {seq_id}" if seq_id is not None else f"{name} of step {getattr(event, 'step', -1)}"
 
 
 def _short(value: Any, limit: int = 160) -> str:

@@ -153,7 +153,5 @@ def _require_length(event: Planned | Committed, name: str, count: int) -> None:
 
 def _require_cuts(offsets: list[int], rows: int, total: int, name: str) -> None:
     """Offsets rise from 0 to ``total``, one more than there are rows."""
-    fits = (
-        len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == total and offsets == sorted(offsets)
-    )
+    fits = len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == total and offsets == sorted(offsets)
     _require(fits, f"{name} does not cut {total} entries into {rows} rows")
