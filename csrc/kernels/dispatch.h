@@ -13,12 +13,18 @@ namespace headrace::kernels {
 
 struct Table {
   const char* name;
-  void (*linear)(const LinearArgs&);
+  // Products of a block of rows with a stretch of panels, and what the second one reads: rows of x (T, K), a block's
+  // worth at most, quantised. The first panel and the number of panels of a dense product are multiples of
+  // kGroupPanels; rows begin at a multiple of kRowBlock.
+  void (*dense_product)(const DenseArgs&, Stretch rows, Stretch panels);
+  void (*quantised_product)(const QuantisedArgs&, Stretch rows, Stretch panels);
+  void (*quantise)(const float* x, std::int64_t k, Stretch rows, ActivationBlock* out);
   void (*rms_norm)(const NormArgs&);
   void (*rope)(const RopeArgs&);
   void (*gate_mul)(const GateArgs&);
   void (*qkv_to_cache)(const HeadsArgs&);
   void (*axpy)(const AxpyArgs&);
+  void (*write_cache)(const float* x, std::int64_t count, KvCache cache, std::int64_t element);
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
   // generic/attention.h).
   void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);

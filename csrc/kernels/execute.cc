@@ -59,7 +59,7 @@ void check(const AttentionArgs& args) {
   for (std::int64_t s = 0; s < args.slices; ++s) check_slice(args, s);
 }
 
-void execute(const LinearArgs& args) { table().linear(args); }
+void execute(const LinearArgs& args) { linear(args); }
 void execute(const EmbeddingArgs& args) { embedding(*args.weight, args.ids, args.count, args.out); }
 void execute(const NormArgs& args) { table().rms_norm(args); }
 void execute(const GateArgs& args) { table().gate_mul(args); }

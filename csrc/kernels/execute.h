@@ -2,7 +2,7 @@
 // Everything that runs a kernel on foreign data, at once or replayed, goes through these two.
 #pragma once
 
-#include "kernels/cache.h"
+#include "kernels/matmul.h"
 #include "kernels/ops.h"
 
 namespace headrace::kernels {

@@ -6,24 +6,46 @@
 #include <cstdint>
 
 #include "kernels/packed.h"
+#include "kernels/quantised.h"
 
 namespace headrace::kernels {
 
-// y (T, N) = x (T, K) @ weight.T + bias (N) when there is one.
-struct LinearArgs {
-  const float* x;
-  const PackedMatrix* weight;
-  const float* bias;
-  float* y;
-  std::int64_t tokens;
+struct Stretch {
+  std::int64_t first, count;
 };
 
-// out (count, K) = rows of the weight by id, each in [0, N).
-struct EmbeddingArgs {
-  const PackedMatrix* weight;
-  const std::int32_t* ids;
-  float* out;
-  std::int64_t count;
+// Rows of a product are cut into blocks of this many, and those into tiles that share each loaded weight. A multiple of
+// every instruction set's tile, so that where a tile begins does not depend on who works on it.
+inline constexpr std::int64_t kRowBlock = 96;
+
+// 32 values of one row of activations as codes * scale. All zero when every value is next to nothing.
+struct ActivationBlock {
+  std::int8_t codes[kGroupValues];
+  float scale;
+  float scaled_sum;          // scale times the sum of the codes
+  std::int32_t minus_sum;    // of all codes, and of the first sixteen
+  std::int32_t minus_first;
+};
+static_assert(sizeof(ActivationBlock) == 48);
+
+// Where the outputs of one matrix go: output n of row t to y[t * stride + n], n < width. bias may be null.
+struct OutputRows {
+  const float* bias;
+  float* y;
+  std::int64_t stride, width;
+};
+
+// A product with x (T, K), and one with quantised x: the block of group g of row t, t in a tile that begins at row b
+// and is m high, lies at x[b * K / 32 + g * m + t - b].
+struct DenseArgs {
+  const float* x;
+  DensePanels panels;
+  OutputRows out;
+};
+struct QuantisedArgs {
+  const ActivationBlock* x;
+  QuantisedPanels panels;
+  OutputRows out;
 };
 
 // y (rows, width) = norm of x, or of x + residual, which then goes to sum_out.
@@ -47,6 +69,20 @@ struct RopeArgs {
   bool interleaved;
 };
 
+// Keys or values of a paged cache, in float32 or, when `halves`, in bfloat16 (rounded to nearest even on writing).
+struct KvCache {
+  void* data;
+  bool halves;
+
+  KvCache(void* at, bool narrow) : data(at), halves(narrow) {}
+  KvCache(float* at) : data(at), halves(false) {}
+
+  template <typename T>
+  T* at(std::int64_t element) const {
+    return static_cast<T*>(data) + element;
+  }
+};
+
 // Splits qkv (T, (q_heads + 2 kv_heads) * D) into heads, norms q and k heads where weights are given, rotates them,
 // writes k and v to the caches at slots (-1: nowhere) and q (T, q_heads, D) to `q`.
 struct HeadsArgs {
@@ -56,8 +92,7 @@ struct HeadsArgs {
   const std::int32_t* positions;
   const float* table;
   const std::int32_t* slots;
-  float* k_cache;
-  float* v_cache;
+  KvCache k_cache, v_cache;
   float* q;
   std::int64_t tokens, q_heads, kv_heads, head_dim, rot, blocks, block_size, max_positions;
   float eps;
@@ -94,8 +129,7 @@ struct GateArgs {
 // q, out (T, q_heads, D); caches (blocks, kv_heads, block_size, D); block_table (S, max_blocks).
 struct AttentionArgs {
   const float* q;
-  const float* k_cache;
-  const float* v_cache;
+  KvCache k_cache, v_cache;
   const std::int32_t* block_table;
   const std::int32_t* query_start;
   const std::int32_t* seq_lens;

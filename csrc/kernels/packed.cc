@@ -1,32 +1,54 @@
 #include "kernels/packed.h"
 
+#include <bit>
+
 #include "kernels/threads.h"
 
 namespace headrace::kernels {
+namespace {
 
-PackedMatrix::PackedMatrix(const float* rows, std::int64_t n, std::int64_t k)
-    : n_(n), k_(k), groups_((n + kPanel * kGroupPanels - 1) / (kPanel * kGroupPanels)) {
-  const std::int64_t panels = groups_ * kGroupPanels;
-  data_ = aligned_array<float>(static_cast<std::size_t>(panels * kPanel * k));
-  float* const data = data_.get();
+std::int64_t groups_of(std::int64_t n) { return (n + kPanel * kGroupPanels - 1) / (kPanel * kGroupPanels); }
+
+template <typename T>
+AlignedArray<T> pack(const T* rows, std::int64_t n, std::int64_t k) {
+  const std::int64_t panels = groups_of(n) * kGroupPanels;
+  AlignedArray<T> packed = aligned_array<T>(static_cast<std::size_t>(panels * kPanel * k));
+  T* const data = packed.get();
   parallel_for(panels, [=](std::int64_t p) {
-    float* const panel = data + p * kPanel * k;
+    T* const panel = data + p * kPanel * k;
     for (std::int64_t i = 0; i < k; ++i) {
       for (std::int64_t lane = 0; lane < kPanel; ++lane) {
         const std::int64_t row = p * kPanel + lane;
-        panel[i * kPanel + lane] = row < n ? rows[row * k + i] : 0.0f;
+        panel[i * kPanel + lane] = row < n ? rows[row * k + i] : T{};
       }
     }
   });
+  return packed;
+}
+
+float widen(float x) { return x; }
+float widen(Bf16 x) { return std::bit_cast<float>(std::uint32_t{x.bits} << 16); }
+
+template <typename T>
+void gather(const T* panels, std::int64_t k, std::int64_t index, float* out) {
+  const T* const from = panels + index / kPanel * kPanel * k + index % kPanel;
+  for (std::int64_t i = 0; i < k; ++i) out[i] = widen(from[i * kPanel]);
+}
+
+}  // namespace
+
+PackedMatrix::PackedMatrix(const float* rows, std::int64_t n, std::int64_t k)
+    : n_(n), k_(k), groups_(groups_of(n)), floats_(pack(rows, n, k)) {}
+
+PackedMatrix::PackedMatrix(const Bf16* rows, std::int64_t n, std::int64_t k)
+    : n_(n), k_(k), groups_(groups_of(n)), halves_(pack(rows, n, k)) {}
+
+std::int64_t PackedMatrix::bytes() const {
+  return num_panels() * kPanel * k_ * static_cast<std::int64_t>(floats_ ? sizeof(float) : sizeof(Bf16));
 }
 
 void PackedMatrix::gather_row(std::int64_t index, float* out) const {
-  const float* const from = panel(index / kPanel) + index % kPanel;
-  for (std::int64_t i = 0; i < k_; ++i) out[i] = from[i * kPanel];
-}
-
-void embedding(const PackedMatrix& weight, const std::int32_t* ids, std::int64_t count, float* out) {
-  parallel_for(count, [&, ids, out](std::int64_t i) { weight.gather_row(ids[i], out + i * weight.k()); });
+  floats_ ? gather(floats_.get(), k_, index, out) : gather(halves_.get(), k_, index, out);
 }
 
 }  // namespace headrace::kernels

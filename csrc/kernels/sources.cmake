@@ -12,9 +12,9 @@ target_link_libraries(headrace_kernels PUBLIC Threads::Threads)
 target_compile_options(headrace_kernels PRIVATE -ffp-contract=off -fno-math-errno)
 if(HEADRACE_X86)
   target_compile_definitions(headrace_kernels PRIVATE HEADRACE_X86)
-  set_source_files_properties(${CMAKE_SOURCE_DIR}/csrc/kernels/avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma")
+  set_source_files_properties(${CMAKE_SOURCE_DIR}/csrc/kernels/avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mfma;-mf16c")
   set_source_files_properties(${CMAKE_SOURCE_DIR}/csrc/kernels/avx512.cc PROPERTIES COMPILE_OPTIONS
-                              "-mavx2;-mfma;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
+                              "-mavx2;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512vnni;-mprefer-vector-width=512")
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # GCC 12 warns about the deliberately undefined vectors in its own intrinsics header.
     set_property(SOURCE ${CMAKE_SOURCE_DIR}/csrc/kernels/avx512.cc APPEND PROPERTY COMPILE_OPTIONS

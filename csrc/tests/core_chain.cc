@@ -1,8 +1,7 @@
 // Content chains: published digests, extras, equality, release.
-#include "core/chain.h"
-
 #include <numeric>
 
+#include "core/chain.h"
 #include "tests/check.h"
 
 using namespace headrace::core;
@@ -47,7 +46,8 @@ TEST(chain_extras_are_canonical_cbor) {
   CHECK_EQ(encode_extras(keys, 0, 16), std::string("\x81\x82\x64salt\x61s"));
   CHECK_EQ(encode_extras(keys, 16, 16), std::string());  // the salt is in the first block only
   keys.salt.clear(), keys.adapter = std::string("X");
-  CHECK_EQ(encode_extras(keys, 16, 16), std::string("\x81\x82\x67" "adapter\x61X"));
+  CHECK_EQ(encode_extras(keys, 16, 16), std::string("\x81\x82\x67"
+                                                    "adapter\x61X"));
 }
 
 TEST(chain_media_touch_only_their_blocks_with_relative_offsets) {

@@ -28,10 +28,23 @@ def set_num_threads(n: int) -> None:
     Resize the thread pool, process-wide. ValueError unless 1 <= n <= 1024.
     """
 
-class PackedMatrix:
-    """A weight matrix (n, k) repacked for the kernels; float32."""
+class Weight:
+    """
+    A weight matrix (n, k) repacked for the kernels. Made by appending rows, each lot in the storage it has; n is their total.
+    """
 
-    def __init__(self, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, k: int) -> None: ...
+
+    def append_floats(self, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """Rows (m, k) float32."""
+
+    def append_bfloat16(self, rows: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """Rows (m, k), bfloat16 as uint16."""
+
+    def append_blocks(self, kind: str, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Rows (m, bytes per row) of blocks as GGUF stores them; kind is the format's name there.
+        """
 
     @property
     def n(self) -> int: ...
@@ -42,10 +55,14 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int: ...
 
-def linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: PackedMatrix, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    @property
+    def quantised(self) -> bool:
+        """Whether any rows are blocks: then linear rounds x to int8."""
+
+def linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: Weight, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out (T, n) = x (T, k) @ weight.T + bias (n) or None."""
 
-def embedding(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: PackedMatrix, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+def embedding(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Weight, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out (T, k) = rows of the weight by id; ids (T) int32 in [0, n)."""
 
 def rms_norm(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
@@ -115,3 +132,18 @@ class Program:
         """Replays the calls over a step of these sizes."""
 
     def __len__(self) -> int: ...
+
+def read_all(words: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    Reads every word once, shared among the threads; a checksum. For measuring bandwidth.
+    """
+
+def multiply_floats(rounds: int) -> tuple[float, float, str]:
+    """
+    (operations, checksum, method) of a float32 multiply-add loop. For measuring the peak.
+    """
+
+def multiply_bytes(rounds: int) -> tuple[float, float, str]:
+    """
+    (operations, checksum, method) of a loop of byte products. For measuring the peak.
+    """

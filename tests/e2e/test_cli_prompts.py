@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -246,8 +247,8 @@ def test_a_model_that_is_not_pulled_says_how_to_pull_it(tmp_path: Path, monkeypa
 
 def test_bench_ops_times_the_cases_asked_for() -> None:
     report = reported(headrace("bench", "ops", "--filter", "silu_mul-64", "--repeats", "1", "--json"))
-    assert [row["case"] for row in report["rows"]] == ["silu_mul-64x1536"]
-    assert report["rows"][0]["median_us"] > 0
+    assert [row["what"] for row in report["rows"]] == ["silu_mul-64x1536"]
+    assert report["rows"][0]["value"]["median"] > 0
     refused = headrace("bench", "ops", "--filter", "nonsense")
     assert refused.exit_code == 2
     assert "filter: no case" in refused.stderr
@@ -258,6 +259,34 @@ def test_python_dash_m_and_version() -> None:
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.startswith(b"headrace ")
+
+
+def test_doctor_works_when_the_extensions_do_not() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['headrace._core'] = sys.modules['headrace._kernels'] = None\n"
+        "from headrace.cli.main import main\n"
+        "sys.argv = ['headrace', *sys.argv[1:]]\n"
+        "main()\n"
+    )
+    doctor = subprocess.run(
+        [sys.executable, "-c", code, "doctor", "--offline", "--json"], capture_output=True, timeout=60
+    )
+    assert doctor.returncode == 1, doctor.stderr
+    broken = {check["name"]: check for check in json.loads(doctor.stdout)["checks"] if check["status"] == "broken"}
+    assert "pip install" in broken["extensions"]["words"]
+    run = subprocess.run([sys.executable, "-c", code, "run", "x"], capture_output=True, timeout=60)
+    assert run.returncode == 1
+    assert b"headrace doctor" in run.stderr
+    assert b"Traceback" not in run.stderr
+
+
+def test_explain_reads_what_record_wrote(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "flight.jsonl"
+    reported(headrace("run", "Hello", "-m", model, *SMALL, "--max-tokens", "3", "--record", str(file), "--json"))
+    result = headrace("explain", str(file), "--check")
+    assert result.exit_code == 0, result.output
+    assert headrace("explain", str(tmp_path / "gone")).exit_code == 2
 
 
 @pytest.mark.model

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from headrace._core import Scheduler
 
+from headrace._core import Scheduler
 from headrace.contract.plan import Note
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
@@ -149,24 +149,18 @@ def test_a_plan_that_only_preempts_is_recorded_and_needed(tmp_path: Path) -> Non
         "priority": True,
     }
     path = tmp_path / "r.jsonl"
-    engine = Engine(
-        Scheduler(**settings), FakeWorker(), overlap=False, observer=Recorder.open(path, settings)
-    )
+    engine = Engine(Scheduler(**settings), FakeWorker(), overlap=False, observer=Recorder.open(path, settings))
     for name, length, priority in (("low", 3, 5), ("high", 4, 0)):
         sampling = SamplingParams(max_tokens=4)
         engine.submit(
-            Request(
-                request_id=name, prompt_token_ids=list(range(length)), sampling=sampling, priority=priority
-            )
+            Request(request_id=name, prompt_token_ids=list(range(length)), sampling=sampling, priority=priority)
         )
         engine.tick()
     while not engine.idle:
         engine.tick()
     engine.close()
     recording = read_recording(path)
-    empty = [
-        i for i, event in enumerate(recording.events) if isinstance(event, events.Planned) and event.step < 0
-    ]
+    empty = [i for i, event in enumerate(recording.events) if isinstance(event, events.Planned) and event.step < 0]
     assert int(Note.PREEMPTED) in recording.events[empty[0]].note_codes
     assert replay(recording).ok
     without = [event for i, event in enumerate(recording.events) if i not in empty]
@@ -201,9 +195,7 @@ def test_any_changed_part_of_a_plan_is_found(tight: Recording, name: str) -> Non
     report = replay(with_events(tight, [*tight.events[:index], event, *tight.events[index + 1 :]]))
     assert report.difference is not None
     assert report.difference.line == tight.line(index)
-    assert report.difference.field == (
-        "call" if name == "kind" else name
-    )  # a kind that no planner has is refused
+    assert report.difference.field == ("call" if name == "kind" else name)  # a kind that no planner has is refused
 
 
 @pytest.mark.parametrize("kind", [events.Added, events.Committed, events.Failed, events.Finished])

@@ -21,6 +21,11 @@ def ids(*tokens: int) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
+def prompt(seed: int, length: int) -> list[int]:
+    """Prompts of different seeds share nothing."""
+    return [seed * 1000 + i for i in range(length)]
+
+
 def next_token(prompt: Sequence[int], position: int) -> int:
     return 1000 + (sum(prompt) * 31 + len(prompt) * 5 + position * 7) % 900
 

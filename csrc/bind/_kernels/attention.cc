@@ -6,7 +6,7 @@ namespace {
 
 using kernels::AttentionArgs;
 
-void paged_attention(Floats<3> q, Floats<4> k_cache, Floats<4> v_cache, Ints<2> block_table,
+void paged_attention(Floats<3> q, CacheArray k_cache, CacheArray v_cache, Ints<2> block_table,
                      Ints<1> query_start_loc, Ints<1> seq_lens, float scale, std::int32_t window,
                      FloatsOut<3> out) {
   const std::int64_t slices = size_of(seq_lens, 0);
@@ -16,8 +16,8 @@ void paged_attention(Floats<3> q, Floats<4> k_cache, Floats<4> v_cache, Ints<2> 
   require_size(block_table, 0, slices, "block_table");
   require_size(query_start_loc, 0, slices + 1, "query_start_loc");
   const AttentionArgs args{q.data(),
-                           k_cache.data(),
-                           v_cache.data(),
+                           cache_of(k_cache, "k_cache"),
+                           cache_of(v_cache, "v_cache"),
                            block_table.data(),
                            query_start_loc.data(),
                            seq_lens.data(),

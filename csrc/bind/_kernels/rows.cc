@@ -53,21 +53,21 @@ void gate_mul(kernels::Gate gate, Floats<2> x, FloatsOut<2> out) {
   kernels::submit(args);
 }
 
-void write_kv(Floats<3> k, Floats<3> v, FloatsOut<4> k_cache, FloatsOut<4> v_cache, Ints<1> slots) {
+void write_kv(Floats<3> k, Floats<3> v, CacheArray k_cache, CacheArray v_cache, Ints<1> slots) {
   const std::int64_t tokens = size_of(slots, 0), heads = size_of(k_cache, 1), depth = size_of(k_cache, 3);
   for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
   require_size(k, 0, tokens, "k"), require_size(k, 1, heads, "k"), require_size(k, 2, depth, "k");
   require_size(v, 0, tokens, "v"), require_size(v, 1, heads, "v"), require_size(v, 2, depth, "v");
   const std::int64_t block_size = size_of(k_cache, 2);
   require_range(slots.data(), tokens, -1, size_of(k_cache, 0) * block_size, "slots");
-  const kernels::WriteKvArgs args{k.data(), v.data(), k_cache.data(), v_cache.data(), slots.data(),
+  const kernels::WriteKvArgs args{k.data(), v.data(), cache_of(k_cache, "k_cache"), cache_of(v_cache, "v_cache"), slots.data(),
                                   tokens,   heads,    block_size,     depth};
   const nb::gil_scoped_release unlocked;
   kernels::write_kv(args);
 }
 
 void qkv_to_cache(Floats<2> qkv, std::optional<Floats<1>> q_norm, std::optional<Floats<1>> k_norm, float eps,
-                  Ints<1> positions, Floats<3> table, bool interleaved, FloatsOut<4> k_cache, FloatsOut<4> v_cache,
+                  Ints<1> positions, Floats<3> table, bool interleaved, CacheArray k_cache, CacheArray v_cache,
                   Ints<1> slots, FloatsOut<3> out) {
   const std::int64_t tokens = size_of(qkv, 0), kv_heads = size_of(k_cache, 1), d = size_of(k_cache, 3);
   const std::int64_t heads = size_of(out, 1), rot = 2 * size_of(table, 2);
@@ -85,8 +85,8 @@ void qkv_to_cache(Floats<2> qkv, std::optional<Floats<1>> q_norm, std::optional<
                                 positions.data(),
                                 table.data(),
                                 slots.data(),
-                                k_cache.data(),
-                                v_cache.data(),
+                                cache_of(k_cache, "k_cache"),
+                                cache_of(v_cache, "v_cache"),
                                 out.data(),
                                 tokens,
                                 heads,

@@ -96,10 +96,30 @@ inline void rope(const RopeArgs& args) {
   for_rows(args.tokens, args.heads * args.head_dim, [&](std::int64_t token) { rope_row(args, token); });
 }
 
+inline constexpr std::int64_t kMostHeadDim = 1024;  // the binding refuses larger heads
+
+// Rounds to nearest even; a NaN stays one.
+inline Bf16 to_bf16(float x) {
+  std::uint32_t raw;
+  __builtin_memcpy(&raw, &x, sizeof raw);
+  if ((raw & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>(raw >> 16 | 0x40u)};
+  return {static_cast<std::uint16_t>((raw + 0x7fffu + (raw >> 16 & 1)) >> 16)};
+}
+
+// Writes `count` values to the cache, from `element` on.
+inline void write_cache(const float* x, std::int64_t count, KvCache cache, std::int64_t element) {
+  if (cache.halves) {
+    Bf16* const to = cache.at<Bf16>(element);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(x[i]);
+    return;
+  }
+  float* const to = cache.at<float>(element);
+  for_vectors(count, [&](std::int64_t i, std::int64_t live) { store_live(to + i, load_live(x + i, live), live); });
+}
+
 // One head: norm (when it has a weight), then rotation. The same arithmetic as norm_row and rope_row.
 inline void finish_head(const HeadsArgs& args, const float* x, const float* norm, std::int64_t token, float* out) {
-  constexpr std::int64_t most = 1024;  // floats; the binding refuses larger heads
-  float normed[most];
+  float normed[kMostHeadDim];
   if (norm) {
     norm_row({x, nullptr, norm, normed, nullptr, 1, args.head_dim, args.eps}, 0);
     x = normed;
@@ -120,10 +140,10 @@ inline void heads_row(const HeadsArgs& args, std::int64_t token) {
   for (std::int64_t h = 0; h < args.kv_heads; ++h) {
     const std::int64_t to = ((block * args.kv_heads + h) * args.block_size + offset) * d;
     const float* const v = qkv + (args.q_heads + args.kv_heads + h) * d;
-    finish_head(args, qkv + (args.q_heads + h) * d, args.k_norm, token, args.k_cache + to);
-    for_vectors(d, [&](std::int64_t i, std::int64_t live) {
-      store_live(args.v_cache + to + i, load_live(v + i, live), live);
-    });
+    float k[kMostHeadDim];
+    finish_head(args, qkv + (args.q_heads + h) * d, args.k_norm, token, k);
+    write_cache(k, d, args.k_cache, to);
+    write_cache(v, d, args.v_cache, to);
   }
 }
 

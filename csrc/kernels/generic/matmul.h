@@ -1,47 +1,44 @@
-// y = x @ weight.T + bias on packed panels. A work item is a block of rows times one group of panels; inside
-// it the panels stay in the cache while the rows pass by. K is never split, so there is nothing to combine.
+// y = x @ weight.T + bias on packed panels of float32 or bfloat16. Inside an item the panels stay in the cache while
+// the rows pass by. K is never split, so there is nothing to combine.
 #pragma once
 
 #include "kernels/generic/tile.h"
 #include "kernels/ops.h"
-#include "kernels/threads.h"
 
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr std::int64_t kRowBlock = 96;  // a multiple of every kTileRows
-
-inline void put_output(const LinearArgs& args, std::int64_t row, std::int64_t panel, Vec acc) {
-  const std::int64_t n = args.weight->n(), column = panel * kPanel;
-  const std::int64_t live = n - column;
+inline void put_output(const OutputRows& out, std::int64_t row, std::int64_t panel, Vec acc) {
+  const std::int64_t column = panel * kPanel, live = out.width - column;
   if (live <= 0) return;  // a padded panel
-  float* const to = args.y + row * n + column;
-  if (live >= kPanel) return store(to, args.bias ? add(acc, load(args.bias + column)) : acc);
-  store_part(to, args.bias ? add(acc, load_part(args.bias + column, live)) : acc, live);
+  float* const to = out.y + row * out.stride + column;
+  if (live >= kPanel) return store(to, out.bias ? add(acc, load(out.bias + column)) : acc);
+  store_part(to, out.bias ? add(acc, load_part(out.bias + column, live)) : acc, live);
 }
 
-inline void linear_item(const LinearArgs& args, std::int64_t first_row, std::int64_t rows,
-                        std::int64_t group) {
-  const std::int64_t k = args.weight->k(), first_panel = group * kGroupPanels;
-  for_row_tiles(rows, [&](std::int64_t row, auto count) {
+template <typename T>
+inline void dense_rows(const DenseArgs& args, const T* data, Stretch rows, Stretch panels) {
+  const std::int64_t k = args.panels.k;
+  for_row_tiles(rows.count, [&](std::int64_t at, auto count) {
     constexpr int M = decltype(count)::value, P = tile_panels(M);
-    static_assert(kGroupPanels % P == 0);
-    const Rows x{args.x + (first_row + row) * k, k};
-    for (std::int64_t panel = first_panel; panel < first_panel + kGroupPanels; panel += P) {
+    static_assert(kGroupPanels % P == 0 && kRowBlock % kTileRows == 0);
+    const std::int64_t row = rows.first + at;
+    for (std::int64_t panel = panels.first; panel < panels.first + panels.count; panel += P) {
       Tile<M, P> tile;
       tile.clear();
-      tile.multiply(x, {args.weight->panel(panel), kPanel * k, kPanel}, k);
-      tile.each([&](int m, int p, Vec& acc) { put_output(args, first_row + row + m, panel + p, acc); });
+      tile.multiply({args.x + row * k, k}, PanelsOf<T>{data + panel * kPanel * k, kPanel * k, kPanel}, k);
+      tile.each([&](int m, int p, Vec& acc) { put_output(args.out, row + m, panel + p, acc); });
     }
   });
 }
 
-inline void linear(const LinearArgs& args) {
-  const std::int64_t groups = args.weight->groups();
-  const std::int64_t blocks = (args.tokens + kRowBlock - 1) / kRowBlock;
-  parallel_for(blocks * groups, [&](std::int64_t item) {
-    const std::int64_t row = item / groups * kRowBlock, left = args.tokens - row;
-    linear_item(args, row, left < kRowBlock ? left : kRowBlock, item % groups);
-  });
+// Rows times panels. Takes kGroupPanels panels at a time, so that their rereading by further tiles of rows hits the
+// cache.
+inline void dense_product(const DenseArgs& args, Stretch rows, Stretch panels) {
+  for (std::int64_t i = 0; i < panels.count; i += kGroupPanels) {
+    const Stretch few{panels.first + i, kGroupPanels};
+    args.panels.floats ? dense_rows(args, args.panels.floats, rows, few)
+                       : dense_rows(args, args.panels.halves, rows, few);
+  }
 }
 
 }  // namespace headrace::kernels::HEADRACE_ISA

@@ -5,6 +5,8 @@
 #include "kernels/generic/attention.h"
 #include "kernels/generic/elementwise.h"
 #include "kernels/generic/matmul.h"
+#include "kernels/generic/quantise.h"
+#include "kernels/generic/quantised_matmul.h"
 #include "kernels/generic/scan.h"
 
 namespace headrace::kernels::HEADRACE_ISA {
@@ -12,12 +14,15 @@ namespace headrace::kernels::HEADRACE_ISA {
 inline constexpr Table make_table(const char* name) {
   Table t{};
   t.name = name;
-  t.linear = linear;
+  t.dense_product = dense_product;
+  t.quantised_product = quantised_product;
+  t.quantise = quantise;
   t.rms_norm = rms_norm;
   t.rope = rope;
   t.gate_mul = gate_mul;
   t.qkv_to_cache = qkv_to_cache;
   t.axpy = axpy;
+  t.write_cache = write_cache;
   t.attend_chunk = attend_chunk;
   t.attend_part = attend_part;
   t.finish_parts = finish_parts;

@@ -3,15 +3,19 @@
 // start. How many rows and panels are computed side by side changes the speed and never the chain.
 #pragma once
 
+#include "kernels/packed.h"
 #include "kernels/simd/simd.h"
 
 namespace headrace::kernels::HEADRACE_ISA {
 
-// Right-hand side: element (k, n) of panel p lies at data[p * panel_stride + k * k_stride + n], n < 16.
-struct Panels {
-  const float* data;
+// Right-hand side: element (k, n) of panel p lies at data[p * panel_stride + k * k_stride + n], n < 16. T is float,
+// or Bf16, which widens exactly.
+template <typename T>
+struct PanelsOf {
+  const T* data;
   std::int64_t panel_stride, k_stride;
 };
+using Panels = PanelsOf<float>;
 
 // Left-hand side: element (m, k) lies at data[m * stride + k].
 struct Rows {
@@ -31,7 +35,8 @@ struct Tile {
     }
   }
 
-  void multiply(Rows a, Panels b, std::int64_t depth) {
+  template <typename T>
+  void multiply(Rows a, PanelsOf<T> b, std::int64_t depth) {
     for (std::int64_t k = 0; k < depth; ++k) {
       Vec column[P];
 #pragma GCC unroll 4
@@ -72,14 +77,13 @@ inline void with_row_count(std::int64_t rows, const Body& body) {
   }
 }
 
-// Cuts `rows` into tiles of at most kTileRows, the last two of similar height; body(first row,
-// RowCount<M>{}).
-template <typename Body>
+// Cuts `rows` into tiles of at most `Most`, the last two of similar height; body(first row, RowCount<M>{}).
+template <int Most = kTileRows, typename Body>
 inline void for_row_tiles(std::int64_t rows, const Body& body) {
   for (std::int64_t row = 0; row < rows;) {
     const std::int64_t left = rows - row;
-    const std::int64_t take = left <= kTileRows ? left : left < 2 * kTileRows ? (left + 1) / 2 : kTileRows;
-    with_row_count(take, [&](auto count) { body(row, count); });
+    const std::int64_t take = left <= Most ? left : left < 2 * Most ? (left + 1) / 2 : Most;
+    with_row_count<Most>(take, [&](auto count) { body(row, count); });
     row += take;
   }
 }
@@ -96,7 +100,7 @@ inline void multiply_panels(Rows a, std::int64_t rows, Panels b, std::int64_t de
       Tile<M, P> tile;
       tile.clear();
       if (accumulate) tile.each([&](int m, int p, Vec& acc) { acc = load(to + m * out_stride + p * 16); });
-      tile.multiply(tile_rows, {b.data + panel * b.panel_stride, b.panel_stride, b.k_stride}, depth);
+      tile.multiply(tile_rows, Panels{b.data + panel * b.panel_stride, b.panel_stride, b.k_stride}, depth);
       tile.each([&](int m, int p, Vec& acc) { store(to + m * out_stride + p * 16, acc); });
     };
     constexpr int wide = tile_panels(M), half = wide > 1 ? wide / 2 : 1;

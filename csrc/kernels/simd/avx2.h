@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "kernels/packed.h"
+
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr int kTileRows = 6;
+inline constexpr int kTileRows = 6, kQuantisedTileRows = 4;
 constexpr int tile_panels(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
 struct Vec {
@@ -18,6 +20,9 @@ struct IntVec {
 };
 struct Mask {
   __m256 a, b;
+};
+struct Bytes {
+  __m256i a, b;
 };
 
 inline __m256i below(std::int64_t n) {
@@ -46,6 +51,11 @@ inline Vec mul(Vec x, Vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.
 inline Vec div(Vec x, Vec y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 inline Vec fma(Vec x, Vec y, Vec z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+inline Vec fused(Vec x, Vec y, Vec z) { return fma(x, y, z); }
+inline Vec abs(Vec x) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
 inline Vec max(Vec x, Vec y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
 inline Vec min(Vec x, Vec y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
@@ -117,6 +127,50 @@ inline __m256 unsigned_to_float(__m256i x) {
   return _mm256_fmadd_ps(high, _mm256_set1_ps(65536.0f), low);
 }
 inline Vec to_float(IntVec x) { return {unsigned_to_float(x.a), unsigned_to_float(x.b)}; }
+
+inline Vec to_float_signed(IntVec x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
+template <int count>
+inline IntVec shift_left(IntVec x) {
+  return {_mm256_slli_epi32(x.a, count), _mm256_slli_epi32(x.b, count)};
+}
+
+inline Vec load_half(const std::uint8_t* p) {
+  const auto* const at = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at + 1))};
+}
+inline __m256 widen_half(const Bf16* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16));
+}
+inline Vec load(const Bf16* p) { return {widen_half(p), widen_half(p + 8)}; }
+inline Bytes load_bytes(const std::uint8_t* p) {
+  const auto* const at = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+}
+inline Bytes low_nibbles(Bytes x) {
+  const __m256i low = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(x.a, low), _mm256_and_si256(x.b, low)};
+}
+inline Bytes high_nibbles(Bytes x) { return low_nibbles({_mm256_srli_epi16(x.a, 4), _mm256_srli_epi16(x.b, 4)}); }
+// VPMADDUBSW would saturate at 2^15, so bytes 0, 2 and bytes 1, 3 of each four are widened to 16 bits first.
+inline __m256i dots_half(__m256i acc, __m256i w, __m256i even, __m256i odd) {
+  const __m256i w_even = _mm256_and_si256(w, _mm256_set1_epi16(0xFF)), w_odd = _mm256_srli_epi16(w, 8);
+  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(w_even, even));
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(w_odd, odd));
+}
+inline IntVec add_dots(IntVec acc, Bytes x, const std::int8_t* four) {
+  std::int32_t quad;
+  __builtin_memcpy(&quad, four, sizeof quad);
+  const __m256i a = _mm256_set1_epi32(quad);
+  const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8), odd = _mm256_srai_epi16(a, 8);
+  return {dots_half(acc.a, x.a, even, odd), dots_half(acc.b, x.b, even, odd)};
+}
+inline void store_bytes(std::int8_t* p, Vec x) {
+  const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+  const __m256i ordered = _mm256_permute4x64_epi64(words, 0xD8);
+  const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+}
 
 inline __m256 pow2_half(__m256 n) {
   const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));

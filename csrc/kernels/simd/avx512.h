@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "kernels/packed.h"
+
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr int kTileRows = 12;
+inline constexpr int kTileRows = 12, kQuantisedTileRows = 12;
 constexpr int tile_panels(int rows) { return rows <= 6 ? 4 : 2; }
 
 struct Vec {
@@ -18,6 +20,9 @@ struct IntVec {
 };
 struct Mask {
   __mmask16 v;
+};
+struct Bytes {
+  __m512i v;
 };
 
 inline __mmask16 first_lanes(std::int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
@@ -34,6 +39,8 @@ inline Vec sub(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 inline Vec div(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline Vec fused(Vec a, Vec b, Vec c) { return fma(a, b, c); }
+inline Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -69,6 +76,31 @@ inline void multiply_wide(IntVec a, std::uint32_t by, IntVec& high, IntVec& low)
   low.v = _mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
 }
 inline Vec to_float(IntVec a) { return {_mm512_cvtepu32_ps(a.v)}; }
+
+inline Vec to_float_signed(IntVec a) { return {_mm512_cvtepi32_ps(a.v)}; }
+template <int count>
+inline IntVec shift_left(IntVec a) {
+  return {_mm512_slli_epi32(a.v, count)};
+}
+
+inline Vec load_half(const std::uint8_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline Vec load(const Bf16* p) {
+  const __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))};
+}
+inline Bytes load_bytes(const std::uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
+inline Bytes high_nibbles(Bytes a) { return low_nibbles({_mm512_srli_epi16(a.v, 4)}); }
+inline IntVec add_dots(IntVec acc, Bytes a, const std::int8_t* four) {
+  std::int32_t quad;
+  __builtin_memcpy(&quad, four, sizeof quad);
+  return {_mm512_dpbusd_epi32(acc.v, a.v, _mm512_set1_epi32(quad))};
+}
+inline void store_bytes(std::int8_t* p, Vec a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
 
 inline Vec pow2(Vec n) {
   const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));

@@ -5,9 +5,12 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/half.h"
+#include "kernels/packed.h"
+
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr int kTileRows = 2;
+inline constexpr int kTileRows = 2, kQuantisedTileRows = 2;
 constexpr int tile_panels(int) { return 1; }
 
 struct Vec {
@@ -18,6 +21,9 @@ struct IntVec {
 };
 struct Mask {
   bool v[16];
+};
+struct Bytes {
+  std::uint8_t v[64];
 };
 
 template <typename Out, typename F>
@@ -60,6 +66,12 @@ inline Vec div(Vec a, Vec b) {
 // every promise within itself, but its bits differ from those of the others.
 inline Vec fma(Vec a, Vec b, Vec c) {
   return each<Vec>([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+inline Vec fused(Vec a, Vec b, Vec c) {
+  return each<Vec>([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
+}
+inline Vec abs(Vec a) {
+  return each<Vec>([&](int i) { return __builtin_fabsf(a.v[i]); });
 }
 inline Vec max(Vec a, Vec b) {
   return each<Vec>([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
@@ -132,6 +144,47 @@ inline void multiply_wide(IntVec a, std::uint32_t by, IntVec& high, IntVec& low)
 }
 inline Vec to_float(IntVec a) {
   return each<Vec>([&](int i) { return static_cast<float>(a.v[i]); });
+}
+
+inline Vec to_float_signed(IntVec a) {
+  return each<Vec>([&](int i) { return static_cast<float>(static_cast<std::int32_t>(a.v[i])); });
+}
+template <int count>
+inline IntVec shift_left(IntVec a) {
+  return each<IntVec>([&](int i) { return a.v[i] << count; });
+}
+
+inline Vec load_half(const std::uint8_t* p) {
+  std::uint16_t raw[16];
+  __builtin_memcpy(raw, p, sizeof raw);
+  return each<Vec>([&](int i) { return half_to_float(raw[i]); });
+}
+inline Vec load(const Bf16* p) {
+  return each<Vec>([&](int i) { return __builtin_bit_cast(float, std::uint32_t{p[i].bits} << 16); });
+}
+inline Bytes load_bytes(const std::uint8_t* p) {
+  Bytes out;
+  __builtin_memcpy(out.v, p, sizeof out.v);
+  return out;
+}
+inline Bytes low_nibbles(Bytes a) {
+  for (std::uint8_t& code : a.v) code &= 15;
+  return a;
+}
+inline Bytes high_nibbles(Bytes a) {
+  for (std::uint8_t& code : a.v) code >>= 4;
+  return a;
+}
+inline IntVec add_dots(IntVec acc, Bytes a, const std::int8_t* four) {
+  for (int i = 0; i < 16; ++i) {
+    std::int32_t dot = 0;
+    for (int j = 0; j < 4; ++j) dot += a.v[4 * i + j] * four[j];
+    acc.v[i] += static_cast<std::uint32_t>(dot);
+  }
+  return acc;
+}
+inline void store_bytes(std::int8_t* p, Vec a) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<std::int8_t>(a.v[i]);
 }
 
 inline Vec pow2(Vec n) {

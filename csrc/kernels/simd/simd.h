@@ -5,7 +5,11 @@
 // weights fit every instruction set, and AVX2 and AVX-512 add in the same order and so give the same bits.
 // max and min return the second argument when either is NaN, so `max(limit, x)` lets a NaN in x through. sum
 // folds lanes 8 apart, then 4, 2, 1. pow2 takes integers in [-126, 127]; split gives mantissa in [sqrt(1/2),
-// sqrt(2)) and exponent of a positive normal number; to_float reads lanes as unsigned, with one rounding.
+// sqrt(2)) and exponent of a positive normal number; to_float reads lanes as unsigned, with one rounding. fma may
+// round twice (scalar does); fused never does, and so has the same bits everywhere.
+//
+// Bytes are 64 unsigned integers, four to a lane of an IntVec. add_dots adds to each lane the exact product of its four
+// with four signed ones. store_bytes takes whole numbers in [-127, 127].
 //
 // Nothing here or in generic/ may call an inline function or template of the standard library that takes only
 // library types: the linker keeps one copy of those, and it could be the one compiled for AVX-512.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace import env
 from headrace._core import Scheduler
-from headrace.config import EngineConfig
+from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
 from headrace.engine.engine import Engine
@@ -53,11 +53,12 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     configure(config.model.backend, num_threads, env.isa())
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
-    model = load_model(checkpoint, ops, progress=_named(progress, "load"))
+    exact = config.model.dtype == "float32"
+    model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
-    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size)
+    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
     graphs = Graphs(
         model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs

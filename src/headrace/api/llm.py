@@ -58,7 +58,7 @@ class LLM:
 
         Every prompt is checked before any work: InvalidRequest names the field at fault.
         """
-        many = prompts if _is_batch(prompts) else [prompts]
+        many: Sequence[Any] = prompts if _is_batch(prompts) else [prompts]  # type: ignore[assignment]
         params = _per_prompt(sampling_params, len(many))
         prepared = [self._preparer.prepare(p, s) for p, s in zip(many, params)]
         return self._run(prepared, on_output)

@@ -33,9 +33,7 @@ def explain(
     ] = None,
     steps: Annotated[
         str | None,
-        typer.Option(
-            "--steps", help="A:B, both included; also A:, :B or one number (shows its packing too)."
-        ),
+        typer.Option("--steps", help="A:B, both included; also A:, :B or one number (shows its packing too)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the story as one JSON object.")] = False,
     check: Annotated[
@@ -43,22 +41,18 @@ def explain(
     ] = False,
 ) -> None:
     """Explains a flight recording step by step: who was scheduled, how much, and why."""
-    try:
-        recording = read_recording(find_recording(file))
-        if check:
-            raise typer.Exit(_check(recording))
-        first, last = parse_steps(steps, recording.num_steps)
-        if perfetto_out is not None:
-            _write(perfetto_out, json.dumps(perfetto(recording)))
-        if html is not None:
-            _write(html, _page(recording, first, last))
-        if as_json:
-            sys.stdout.write(msgspec.json.encode(tell(recording, first, last)).decode() + "\n")
-        elif html is None and perfetto_out is None:
-            _print(recording, first, last, limited=steps is None)
-    except (RecordingError, ConfigError) as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(2) from None
+    recording = read_recording(find_recording(file))
+    if check:
+        raise typer.Exit(_check(recording))
+    first, last = parse_steps(steps, recording.num_steps)
+    if perfetto_out is not None:
+        _write(perfetto_out, json.dumps(perfetto(recording)))
+    if html is not None:
+        _write(html, _page(recording, first, last))
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(tell(recording, first, last)).decode() + "\n")
+    elif html is None and perfetto_out is None:
+        _print(recording, first, last, limited=steps is None)
 
 
 def find_recording(file: str) -> Path:

@@ -115,7 +115,7 @@ def parse_size(field: str, text: str) -> int:
 def flagged(command: Callable[..., None]) -> Callable[..., None]:
     """Lets a command take whole groups: each parameter whose type is a dataclass becomes that class's options."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
 
     @functools.wraps(command)
     def ungrouped(**given: Any) -> None:
@@ -132,7 +132,7 @@ def flagged(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY))
     ungrouped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     ungrouped.__annotations__ = {p.name: p.annotation for p in parameters}
-    del ungrouped.__wrapped__  # type: ignore[attr-defined]
+    del ungrouped.__wrapped__
     return ungrouped
 
 

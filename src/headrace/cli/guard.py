@@ -13,13 +13,13 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, ModelError
+from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, ModelError, RecordingError
 
 from .console import printable, to_stderr
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-BAD_INPUT = (InvalidRequest, ConfigError, ModelError)
+BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError)
 
 
 class GuardedCommand(TyperCommand):

@@ -104,7 +104,8 @@ class BarProgress:
         if stage not in self._tasks:
             title = f"{STAGES.get(stage, stage)} {self._name}"
             self._tasks[stage] = self._display.add_task(title, total=total, amount="")
-        amount = f"{_amount(stage, done)} of {_amount(stage, total)}"
+        part = bytes_text(done) if stage == "pull" else str(done)
+        amount = f"{part} of {_amount(stage, total)}"
         self._display.update(self._tasks[stage], completed=done, total=total, amount=amount)
 
 

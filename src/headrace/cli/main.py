@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
@@ -40,11 +38,12 @@ def build_app() -> typer.Typer:
 
 
 def _explain() -> list[Callable[..., None]]:
-    """``headrace explain``, where this build has it."""
-    if find_spec("headrace.cli.explain") is None:
+    """``headrace explain``. It replays on the compiled core; where that cannot be loaded, ``doctor`` must still run."""
+    try:
+        from .explain import explain
+    except ImportError:
         return []
-    command: Callable[..., None] = import_module("headrace.cli.explain").explain
-    return [command]
+    return [explain]
 
 
 def _print_version(wanted: bool) -> None:

@@ -52,5 +52,9 @@ class WorkerError(HeadraceError):
     """A step failed in the worker. The sequences of that step are affected; the engine goes on."""
 
 
+class GroupBroken(HeadraceError):
+    """A rank of a group is gone, silent or out of step. The group cannot go on; its engines end their requests."""
+
+
 class EngineDead(HeadraceError):
     """The engine is gone (closed, crashed or not answering) and takes no more requests."""

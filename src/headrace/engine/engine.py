@@ -24,6 +24,7 @@ from .book import Book
 from .cadence import Cadence, Unified
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
+from .roles import ignored_message
 from .stats import GraphSteps, StepCounts
 
 
@@ -86,7 +87,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing lives here and no step is in flight."""
-        return len(self._book) == 0 and self._pending is None
+        return len(self._book) == 0 and self.resting  # a step without slices may keep other ranks company
 
     @property
     def resting(self) -> bool:
@@ -101,6 +102,7 @@ class Engine:
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
+        self._end_ignored()
         step = self._launch(plan) if plan.step >= 0 else None
         self._ran = step is not None
         if self._pending is not None:
@@ -160,6 +162,13 @@ class Engine:
         if self._observer:
             self._observer.finished(entry.seq_id, reason)
 
+    def _end_ignored(self) -> None:
+        """Sequences the core has ended by itself; it knows them no more, so nothing is recorded."""
+        for seq_id, reason in self.core.take_ignored():
+            if (entry := self._book.of_seq(seq_id)) is not None:
+                self._book.close(entry)
+                self._deltas.append(end_delta(entry, "error", ignored_message(reason)))
+
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)
         self._counts.launched(plan)
@@ -216,12 +225,15 @@ class Engine:
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._end(entry.request.request_id, "error", message)
 
-    def close(self, reason: str = "abort") -> list[TokenDelta]:
-        """Ends every live request and lets the step in flight come home. Returns the last deltas."""
+    def close(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
+        """Ends every live request and lets the step in flight come home. Returns the last deltas.
+
+        ``error`` is what requests are told when ``reason`` is ``error``.
+        """
         self.intake.close()
         self._drain()
         for entry in self._book.entries():
-            self._end(entry.request.request_id, reason, "the engine was closed" if reason == "error" else None)
+            self._end(entry.request.request_id, reason, error if reason == "error" else None)
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)
@@ -247,4 +259,6 @@ def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
         priority=fields["priority"],
         arrival=fields["arrival"],
         keys=keys,
+        outputs=fields.get("outputs", []),
+        checkpoints=fields.get("checkpoints", []),
     )

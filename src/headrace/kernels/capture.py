@@ -68,8 +68,9 @@ class Recording:
             where = [self._index(tensor) for tensor in (table, starts, lens)]
 
             def call(sizes: Sizes, inputs: Inputs) -> None:
-                now = [inputs[i] for i in where]
-                out[: sizes.tokens] = ops.paged_attention(q[: sizes.tokens], k, v, *now, scale, window)
+                now_table, now_starts, now_lens = (inputs[i] for i in where)
+                seen = ops.paged_attention(q[: sizes.tokens], k, v, now_table, now_starts, now_lens, scale, window)
+                out[: sizes.tokens] = seen
 
             _kernels.Program.stop()
             self._segments.append(call)

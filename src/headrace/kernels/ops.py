@@ -15,6 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .quant import Stored
+
 # A weight matrix as a backend wants it (packed, tiled, or just the tensor). Made by ``Ops.pack_weight`` only.
 Weight = Any
 
@@ -81,9 +83,11 @@ class Logprobs:
 class Ops:
     """One backend's table of operations. ``provenance[name]`` says which backend really serves each op."""
 
-    # pack_weight(w (N, K)) -> Weight. May copy; the caller may drop ``w`` afterwards.
-    pack_weight: Callable[[Tensor], Weight]
-    # linear(x (T, K), w, bias (N,) | None) -> (T, N): x @ w.T + bias. K is reduced in one fixed order.
+    # pack_weight(w) -> Weight (N, K) of a tensor, of stored blocks, or of a list of either, stacked by rows:
+    #   each keeps its own storage. May copy; the caller may drop ``w`` afterwards.
+    pack_weight: Callable[[Stored], Weight]
+    # linear(x (T, K), w, bias (N,) | None) -> (T, N): x @ w.T + bias. K is reduced in one fixed order. Where w is
+    #   stored in blocks a backend may round x to int8, with a scale per row and 32 values.
     linear: Callable[[Tensor, Weight, Tensor | None], Tensor]
     # embedding(ids (T,), w (V, K)) -> (T, K). The same Weight may serve as LM head.
     embedding: Callable[[Tensor, Weight], Tensor]
@@ -100,6 +104,7 @@ class Ops:
     silu_mul: Callable[[Tensor], Tensor]
     # gelu_tanh_mul(x (T, 2F)) -> (T, F): gelu (tanh approximation) of the first half, times the second.
     gelu_tanh_mul: Callable[[Tensor], Tensor]
+    # Caches are float32 or bfloat16; writing rounds to nearest even, reading widens exactly.
     # write_kv(k (T, Hkv, D), v (T, Hkv, D), k_cache (B, Hkv, block_size, D), v_cache, slots (T,)): in place.
     #   slot = block * block_size + offset; -1 is padding and writes nothing.
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace._core import Scheduler
+from headrace._core import Scheduler, StepCost
 from headrace.contract.errors import RecordingError
 from headrace.engine.engine import add_sequence
 from headrace.obs import events
@@ -78,7 +78,8 @@ class Player:
         core = self.core
         match event:
             case events.Planned():
-                return core.plan(event.kind)
+                companion = event.step >= 0 and not event.seq_ids
+                return core.plan(event.kind, time_budget_ns=event.time_budget_ns, companion=companion)
             case events.Committed():
                 rows = (event.num_valid, event.offsets, event.tokens)
                 return core.commit(event.step, *(np.asarray(row, dtype=np.int32) for row in rows))
@@ -94,6 +95,17 @@ class Player:
                 return core.set_ready(event.seq_id, event.ready)
             case events.CacheReset():
                 return core.reset_prefix_cache(event.running)
+            case events.Forked():
+                prompt = np.asarray(event.prompt, dtype=np.int32)
+                return core.fork(event.parent, event.seq_id, prompt, event.outputs)
+            case events.Placed():
+                return core.place(event.seq_id)
+            case events.Judged():
+                return core.set_confidences(event.seq_id, event.confidences)
+            case events.Priced():
+                fields = msgspec.structs.asdict(event)
+                del fields["t"]
+                return core.set_cost(StepCost(**fields))
 
 
 def replay(recording: Recording) -> ReplayReport:
@@ -122,11 +134,7 @@ def _compare(line: int, expected: events.Planned, got: Any) -> Difference | None
 def _describe(event: Body) -> str:
     name = type(event).__struct_config__.tag
     seq_id = getattr(event, "seq_id", None)
-    return (
-        f"{name} of sequence {seq_id}"
-        if seq_id is not None
-        else f"{name} of step {getattr(event, 'step', -1)}"
-    )
+    return f"{name} of sequence {seq_id}" if seq_id is not None else f"{name} of step {getattr(event, 'step', -1)}"
 
 
 def _short(value: Any, limit: int = 160) -> str:

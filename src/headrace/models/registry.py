@@ -13,8 +13,8 @@ from .dense.assembly import Progress, load_dense
 from .dense.families import FAMILIES as DENSE
 from .weights.checkpoint import Checkpoint
 
-# (architecture, checkpoint, ops, progress) -> model
-Loader = Callable[[str, Checkpoint, Ops, Progress | None], Model]
+# (architecture, checkpoint, ops, progress, exact) -> model
+Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool], Model]
 
 LOADERS: dict[str, Loader] = dict.fromkeys(DENSE, load_dense)
 
@@ -24,14 +24,19 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(LOADERS))
 
 
-def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = None) -> Model:
+def load_model(
+    checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = None, exact: bool = False
+) -> Model:
     """Read and pack all weights. ``progress(done, total)`` counts tensors.
+
+    Matrices keep the storage they have, which for blocks means integer arithmetic where the backend has it;
+    with ``exact`` they become float32, and so does all arithmetic.
 
     Errors: ModelError for an unknown architecture, a missing or misshapen tensor or an unreadable file;
     ConfigError for a setting the architecture does not support. Both before weights are read, where possible.
     """
     architecture = _architecture(checkpoint)
-    return LOADERS[architecture](architecture, checkpoint, ops, progress)
+    return LOADERS[architecture](architecture, checkpoint, ops, progress, exact)
 
 
 def _architecture(checkpoint: Checkpoint) -> str:

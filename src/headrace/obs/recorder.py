@@ -99,7 +99,7 @@ class Recorder:
         if remarks is not None and (not remarks or remarks == self._last_remarks):
             self._flush_if_due()
             return
-        numbers = {name: getattr(plan, name) for name in events.PLAN_NUMBERS}
+        numbers = {name: getattr(plan, name) for name in events.PLAN_NUMBERS + events.PLAN_INPUTS}
         arrays = {name: getattr(plan, name).tolist() for name in events.PLAN_ARRAYS}
         self._record(events.Planned, **numbers, **arrays)
         if remarks and not any(code == Note.PREEMPTED for _, code, _ in remarks):
@@ -121,6 +121,20 @@ class Recorder:
 
     def cache_reset(self, running: bool) -> None:
         self._record(events.CacheReset, running=running)
+
+    def forked(self, parent: int, seq_id: int, prompt: list[int], outputs: list[int]) -> None:
+        self._record(events.Forked, parent=parent, seq_id=seq_id, prompt=prompt, outputs=outputs)
+
+    def placed(self, seq_id: int) -> None:
+        self._record(events.Placed, seq_id=seq_id)
+
+    def judged(self, seq_id: int, confidences: list[float]) -> None:
+        self._record(events.Judged, seq_id=seq_id, confidences=confidences)
+
+    def priced(self, cost: Any) -> None:
+        """``cost``: the core's StepCost."""
+        names = ("sizes", "times_ms", "slope_ms", "sampler_ms", "sampler_by_seqs")
+        self._record(events.Priced, **{name: getattr(cost, name) for name in names})
 
     def close(self) -> None:
         """Writes what is left. Later calls do nothing."""

@@ -14,7 +14,7 @@ import msgspec
 from headrace.contract.errors import RecordingError
 from headrace.contract.plan import Clip, Note
 
-from .events import FORMAT, Added, Body, Committed, Config, Failed, Finished, Planned
+from .events import FORMAT, Added, Body, Committed, Config, Failed, Finished, Forked, Planned
 
 _NOTES = frozenset(int(note) for note in Note)
 _CLIPS = frozenset(int(clip) for clip in Clip)
@@ -103,7 +103,7 @@ class _Checker:
                 self._commit(event)
             elif isinstance(event, Failed):
                 self._returned(event.step)
-            elif isinstance(event, Added):
+            elif isinstance(event, Added | Forked):
                 _require(event.seq_id not in self.known, f"sequence {event.seq_id} was added before")
                 self.known.add(event.seq_id)
             elif isinstance(event, Finished):
@@ -153,7 +153,5 @@ def _require_length(event: Planned | Committed, name: str, count: int) -> None:
 
 def _require_cuts(offsets: list[int], rows: int, total: int, name: str) -> None:
     """Offsets rise from 0 to ``total``, one more than there are rows."""
-    fits = (
-        len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == total and offsets == sorted(offsets)
-    )
+    fits = len(offsets) == rows + 1 and offsets[0] == 0 and offsets[-1] == total and offsets == sorted(offsets)
     _require(fits, f"{name} does not cut {total} entries into {rows} rows")

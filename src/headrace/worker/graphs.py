@@ -57,11 +57,19 @@ def settle_policy(policy: str, backend: str) -> GraphPlan:
 class StepGraph:
     """One captured forward, final norm and head included, for steps up to a size."""
 
-    def __init__(self, model: Model, ops: Ops, kv: Sequence[LayerKV], mode: GraphMode, tokens: int, logits: int) -> None:
+    def __init__(
+        self, model: Model, ops: Ops, kv: Sequence[LayerKV], mode: GraphMode, tokens: int, logits: int
+    ) -> None:
         self.tokens = tokens
         self._logits_rows = logits
         groups = [GroupIndex(zeros(logits, 1), zeros(tokens)) for _ in model.kv_layout.groups]
-        ids, positions, starts, lens, rows = zeros(tokens), zeros(tokens), zeros(logits + 1), zeros(logits), zeros(logits)
+        ids, positions, starts, lens, rows = (
+            zeros(tokens),
+            zeros(tokens),
+            zeros(logits + 1),
+            zeros(logits),
+            zeros(logits),
+        )
         tables = [tensor for group in groups for tensor in (group.block_table, group.slots)]
         self._recording = Recording(tokens, logits, [ids, positions, starts, lens, rows, *tables])
         used = self._recording.eager_attention(ops) if mode == GraphMode.PIECEWISE else ops

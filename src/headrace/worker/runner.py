@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from headrace.contract.batch import PackedBatch
+from headrace.contract.plan import IntArray
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
 
@@ -41,6 +42,13 @@ class Runner:
             groups=groups,
             layers=self._kv,
         )
+
+    def clone_blocks(self, pairs: IntArray) -> None:
+        """Copies KV blocks, ``pairs`` flat (from, to), in this order: one may be a later one's source."""
+        tensors = {t.data_ptr(): t for layer in self._kv for t in (layer.k, layer.v)}  # groups share them
+        for source, target in zip(pairs[::2].tolist(), pairs[1::2].tolist()):
+            for tensor in tensors.values():
+                tensor[target].copy_(tensor[source])
 
     def forward(self, batch: PackedBatch, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch."""

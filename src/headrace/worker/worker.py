@@ -84,6 +84,9 @@ class Worker:
 
     @torch.inference_mode()
     def _forward(self, handle: StepHandle) -> None:
+        self._runner.clone_blocks(handle.plan.clone_blocks)
+        if len(handle.plan.seq_ids) == 0:
+            return  # a step in company of other ranks; a dense model has nothing to exchange in it
         context = self._runner.context(handle.batch)
         prev = torch.from_numpy(handle.batch.prev_positions)
         fill_unknown_ids(context.input_ids, context.query_start_loc, prev, self._last_sampled)

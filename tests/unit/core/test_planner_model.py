@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blocks_model import FULL, SLIDING, Knobs, Seq
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from planner_model import FULL, SLIDING, Knobs, PlannerModel, Seq, SliceModel
+from planner_model import PlannerModel, SliceModel
 from pool_model import NULL
 
 from headrace._core import InvalidField, Scheduler

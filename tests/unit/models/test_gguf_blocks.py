@@ -121,7 +121,7 @@ def test_block_format(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tensors = {"token_embd.weight": ((ROWS, COLUMNS), kind, b"".join(blocks))}
     path.write_bytes(gguf_bytes(metadata_of(CONFIGS["qwen2"]), tensors))
     # Slabs of a single row: the seams must not show.
-    monkeypatch.setattr("headrace.models.weights.gguf_checkpoint.SLAB_ELEMENTS", 1)
+    monkeypatch.setattr("headrace.kernels.quant.SLAB_VALUES", 1)
     checkpoint = open_checkpoint(path)
     tensor = checkpoint.tensor(NAME)
     assert tensor.dtype == torch.float32

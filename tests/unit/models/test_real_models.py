@@ -22,7 +22,7 @@ def ops() -> Ops:
 
 
 def load(name: str, ops: Ops) -> Model:
-    return load_model(open_checkpoint(resolve_model(name).path), ops)
+    return load_model(open_checkpoint(resolve_model(name).path), ops, exact=True)
 
 
 def test_smollm2_continues_with_paris(ops: Ops) -> None:

@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 import pytest
 import typer
-from headrace._core import Scheduler
 from typer.testing import CliRunner, Result
 
+from headrace._core import Scheduler
 from headrace.cli.explain import STEPS_UNASKED, explain, parse_steps
+from headrace.cli.guard import GuardedCommand
 from headrace.contract.errors import ConfigError
 from headrace.engine.engine import add_sequence
 from headrace.lab.explain import page
@@ -41,7 +42,7 @@ FIELDS = {
 
 def run(*args: object) -> Result:
     app = typer.Typer()
-    app.command()(explain)
+    app.command(cls=GuardedCommand)(explain)
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
@@ -250,9 +251,7 @@ def test_a_browser_draws_the_step_asked_for(tmp_path: Path) -> None:
         f"--user-data-dir={tmp_path / 'profile'}",
     ]
     url = f"file://{tmp_path / 'p.html'}#step=3"
-    done = subprocess.run(
-        [*browser, "--dump-dom", url], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = subprocess.run([*browser, "--dump-dom", url], capture_output=True, text=True, timeout=120, check=True)
     assert "Step 3: 8 tokens in 3 slices" in done.stdout
     assert "10 → 14 → 12" in done.stdout
     assert 'aria-current="step"' in done.stdout

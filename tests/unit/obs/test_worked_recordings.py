@@ -153,9 +153,7 @@ def step_with(*pieces: tuple[int, int, int, list[int]]) -> StepStory:
     story = story_of("v-e1").steps[2]
     like = story.slices[0]
     make = msgspec.structs.replace
-    story.slices = [
-        make(like, first_position=f, num_scheduled=q, num_drafts=d, tables=[t]) for f, q, d, t in pieces
-    ]
+    story.slices = [make(like, first_position=f, num_scheduled=q, num_drafts=d, tables=[t]) for f, q, d, t in pieces]
     return story
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.utils.dlpack import to_dlpack
 
@@ -10,9 +11,15 @@ from headrace import _kernels
 from ..workspace import empty, rows_of
 
 
+def as_capsule(cache: Tensor) -> object:
+    """A cache as the extension takes it: bfloat16 travels as its 16-bit patterns."""
+    return to_dlpack(cache.view(torch.uint16) if cache.dtype == torch.bfloat16 else cache)
+
+
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
     """k, v (T, Hkv, D) into caches (B, Hkv, block_size, D), in place; a slot of -1 writes nothing."""
-    _kernels.write_kv(*map(to_dlpack, (rows_of(k), rows_of(v), k_cache, v_cache, slots)))
+    caches = as_capsule(k_cache), as_capsule(v_cache)
+    _kernels.write_kv(to_dlpack(rows_of(k)), to_dlpack(rows_of(v)), *caches, to_dlpack(slots))
 
 
 def qkv_to_cache(
@@ -31,7 +38,7 @@ def qkv_to_cache(
     kv_heads, d = k_cache.shape[1], k_cache.shape[3]
     out = empty(qkv.shape[0], qkv.shape[1] // d - 2 * kv_heads, d)
     norms = (None if w is None else to_dlpack(w) for w in (q_norm, k_norm))
-    places = map(to_dlpack, (k_cache, v_cache, slots, out))
+    places = as_capsule(k_cache), as_capsule(v_cache), to_dlpack(slots), to_dlpack(out)
     _kernels.qkv_to_cache(
         to_dlpack(rows_of(qkv)), *norms, eps, to_dlpack(positions), to_dlpack(table), interleaved, *places
     )

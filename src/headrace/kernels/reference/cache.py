@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from .norms import rms_norm
@@ -14,8 +15,8 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
     kept = slots >= 0
     where = slots[kept].long()
     block, offset = where // block_size, where % block_size
-    k_cache[block, :, offset] = k[kept]
-    v_cache[block, :, offset] = v[kept]
+    k_cache[block, :, offset] = k[kept].to(k_cache.dtype)
+    v_cache[block, :, offset] = v[kept].to(v_cache.dtype)
 
 
 def qkv_to_cache(
@@ -33,7 +34,7 @@ def qkv_to_cache(
     """qkv (T, (Hq + 2 Hkv) * D): heads are normed and rotated, k and v written; returns q (T, Hq, D)."""
     kv_heads, d = k_cache.shape[1], k_cache.shape[3]
     heads = qkv.view(len(qkv), qkv.shape[1] // d, d)
-    q, k, v = heads.split([heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    q, k, v = torch.split_with_sizes(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     q = q if q_norm is None else rms_norm(q, q_norm, eps)
     k = k if k_norm is None else rms_norm(k, k_norm, eps)
     q, k = rope(q, k, positions, table, interleaved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.contract.plan import Clip, Note
+from headrace.contract.plan import Clip, Ignored, Note
 from headrace.obs import events
 from headrace.obs.events import Body
 
@@ -14,6 +14,12 @@ _CLIPS = {
     Clip.INPUT_BUDGET: "the input budget was used up",
     Clip.LONG_PREFILL: "cut by the long-prefill threshold",
     Clip.MODEL_LENGTH: "cut at the longest length allowed",
+    Clip.BLOCKS: "no more KV blocks were free",
+    Clip.CHECKPOINT: "cut at a checkpoint",
+    Clip.MEDIA: "cut before an image that does not fit",
+    Clip.KEYS: "the step's total key length was used up",
+    Clip.TIME: "the step's time budget was used up",
+    Clip.VERIFICATION: "drafts not worth verifying were left out",
 }
 
 _NOTES = {
@@ -25,6 +31,13 @@ _NOTES = {
     Note.NOT_READY: "waits: not ready (a grammar compiles or KV loads)",
     Note.NOT_DRAINED: "waits: {value} tokens of void steps are still out",
     Note.TOO_LONG_FOR_STEP: "waits: its {value} tokens exceed the step's budget and prompts are not cut",
+    Note.CLONED: "forked: {value} blocks copied",
+}
+
+_IGNORED = {
+    Ignored.TOO_LONG: "its prompt leaves no room to generate",
+    Ignored.NEVER_FITS: "no step and no pool can ever take it",
+    Ignored.PREEMPTED: "it had to give way, and this engine does not recompute",
 }
 
 _OUTCOMES = {
@@ -49,6 +62,8 @@ def note_reason(seq_id: int, code: int, value: int) -> str:
     """A remark in words."""
     if code == Note.NO_BUDGET and seq_id < 0:
         return f"{value} waiting: the token budget was used up"
+    if code == Note.IGNORED:
+        return f"ended: {_IGNORED[Ignored(value)]}"
     return _NOTES[Note(code)].format(value=value)
 
 
@@ -85,4 +100,12 @@ def happening_text(event: Body) -> str:
             return "ready" if event.ready else "not ready"
         case events.CacheReset():
             return "prefix cache reset" + (", running sequences too" if event.running else "")
+        case events.Forked():
+            return f"forked from sequence {event.parent}"
+        case events.Placed():
+            return "prefilled elsewhere, got its blocks"
+        case events.Judged():
+            return f"drafts judged: {', '.join(f'{c:g}' for c in event.confidences)}"
+        case events.Priced():
+            return f"cost of steps known for {len(event.sizes)} sizes"
     raise TypeError(type(event).__name__)

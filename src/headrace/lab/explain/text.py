@@ -42,9 +42,7 @@ def print_recording(recording: Recording, first: int, last: int, console: Consol
         console.print(Text("The recording's last line was cut off and is left out.", style="yellow"))
     if teller.difference is not None:
         console.print(
-            Text(
-                f"Replay differs from the recording, so the story ends here. {teller.difference}", style="red"
-            )
+            Text(f"Replay differs from the recording, so the story ends here. {teller.difference}", style="red")
         )
 
 
@@ -101,10 +99,7 @@ def _counts_table(step: StepStory, name: Name) -> Table:
         row = [
             f"{piece.num_scheduled}/{piece.need}",
             f"{piece.first_position}–{end}" if piece.num_scheduled > 1 else str(end),
-            *(
-                _moments(piece, field)
-                for field in ("num_computed", "num_tokens", "num_in_flight", "num_promised")
-            ),
+            *(_moments(piece, field) for field in ("num_computed", "num_tokens", "num_in_flight", "num_promised")),
             f"{piece.token_budget_left}/{piece.input_budget_left}",
         ]
         what = Text(piece.kind, style=_STYLES[piece.kind])
@@ -142,9 +137,7 @@ def _table_text(table: Sequence[int], first_new: int, limit: int = 12) -> str:
 
 
 def _foot(step: StepStory, name: Name) -> Padding:
-    free = ", ".join(map(str, step.free_queue)) + (
-        ", …" if step.num_free_blocks > len(step.free_queue) else ""
-    )
+    free = ", ".join(map(str, step.free_queue)) + (", …" if step.num_free_blocks > len(step.free_queue) else "")
     parts = [
         f"left {step.token_budget_left} of {step.token_budget} tokens",
         f"{step.input_budget_left} of {step.input_budget} inputs",

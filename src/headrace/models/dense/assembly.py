@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace.contract.layout import KVLayout, group_layers
 from headrace.kernels.ops import Ops, Weight
+from headrace.kernels.quant import QuantRows
 from headrace.models.weights.checkpoint import Checkpoint
 
 from .config import DenseConfig, derive
@@ -24,15 +25,17 @@ Progress = Callable[[int, int], None]
 EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
-def load_dense(architecture: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None) -> DenseModel:
-    """Build the model. Errors: ConfigError for a setting, ModelError for a tensor.
+def load_dense(
+    architecture: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None, exact: bool
+) -> DenseModel:
+    """Build the model; ``exact`` as in ``load_model``. Errors: ConfigError for a setting, ModelError for a tensor.
 
     ``progress(done, total)`` counts tensors; the peak of memory is the packed model plus one unpacked matrix.
     """
     config = derive(architecture, checkpoint.config)
     shapes = parameter_shapes(config)
     checkpoint.expect(shapes)
-    params = _Reading(config, checkpoint, ops, progress, len(shapes)).model()
+    params = _Reading(config, checkpoint, ops, progress, exact, len(shapes)).model()
     return DenseModel(config, params, kv_layout(config), ops)
 
 
@@ -84,6 +87,7 @@ class _Reading:
     checkpoint: Checkpoint
     ops: Ops
     progress: Progress | None
+    exact: bool
     total: int
     done: int = 0
 
@@ -116,18 +120,31 @@ class _Reading:
 
     def matrix(self, *names: str) -> Weight:
         """One packed weight out of matrices stacked by rows."""
-        return self.ops.pack_weight(self.rows(*names))
+        return self.ops.pack_weight([self.stored(name) for name in names])
 
     def norm(self, name: str) -> Tensor:
-        return self.rows(name) + self.config.family.norm_offset
+        return self.tensor(name) + self.config.family.norm_offset
 
     def rows(self, *names: str) -> Tensor:
         """Tensors stacked along their first dimension."""
-        parts = [self.checkpoint.tensor(name) for name in names]
-        self.done += len(parts)
+        return torch.cat([self.tensor(name) for name in names])
+
+    def stored(self, name: str) -> Tensor | QuantRows:
+        if self.exact:
+            return self.tensor(name)
+        stored = self.checkpoint.stored(name)
+        self.count()
+        return stored
+
+    def tensor(self, name: str) -> Tensor:
+        tensor = self.checkpoint.tensor(name)
+        self.count()
+        return tensor
+
+    def count(self) -> None:
+        self.done += 1
         if self.progress:
             self.progress(self.done, self.total)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _rope_tables(config: DenseConfig) -> tuple[Tensor, ...]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from headrace.contract.errors import ModelError
+from headrace.kernels.quant import QuantRows
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -43,6 +44,14 @@ class Checkpoint(Protocol):
 
     def tensor(self, name: str) -> Tensor:
         """The tensor as a fresh, contiguous float32 copy. Errors: ModelError naming source and ``name``."""
+        ...
+
+    def stored(self, name: str) -> Tensor | QuantRows:
+        """The same values in the storage of the file: blocks, or a tensor of the file's own float dtype.
+
+        May be a view of the mapped file: to be packed or copied, never changed or kept. Formats that have no
+        blocks, and tensors that need arithmetic on reading, give what ``tensor`` gives. Errors: as ``tensor``.
+        """
         ...
 
 

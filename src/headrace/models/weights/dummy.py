@@ -40,6 +40,9 @@ class DummyCheckpoint:
             raise ModelError(f"{self.source}: {name}", "no such dummy tensor; call expect(shapes) first")
         return dummy_tensor(self._seed, name, self._shapes[name])
 
+    def stored(self, name: str) -> Tensor:
+        return self.tensor(name)
+
 
 def dummy_tensor(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:
     """A float32 tensor of ``shape``, the same for the same (seed, name, shape)."""

@@ -1,33 +1,30 @@
-"""A GGUF file as a checkpoint: maps the file and dequantises one tensor at a time.
+"""A GGUF file as a checkpoint: maps the file; reads one tensor at a time, as stored or as float32.
 
-``gguf`` (the format's own package) knows the block formats. What differs from the Hugging Face layout is put
-right here: names, the interleaved rows of q and k, and the ``+ 1`` folded into Gemma's norm weights.
+What differs from the Hugging Face layout is put right here: names, the interleaved rows of q and k, and the
+``+ 1`` folded into Gemma's norm weights.
 """
 
 from __future__ import annotations
 
 import mmap
+import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
-from gguf.quants import dequantize
 from torch import Tensor
 
 from headrace.contract.errors import ModelError
+from headrace.kernels.quant import KINDS, QuantRows
 
 from .checkpoint import Shapes, check_shapes
 from .gguf_config import ROPE_FACTORS, GGUFFamily, config_from_metadata, family_of
 from .gguf_header import GGUFHeader, TensorInfo, read_header
 from .gguf_names import hf_name
 
-SUPPORTED = frozenset(
-    {Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0}
-    | {Kind.Q4_K, Kind.Q5_K, Kind.Q6_K}
-)
-# Dequantising makes several float temporaries; slabs keep them small beside the result.
-SLAB_ELEMENTS = 1 << 22
+FLOATS = {Kind.F32: torch.float32, Kind.F16: torch.float16, Kind.BF16: torch.bfloat16}
+SUPPORTED = frozenset(FLOATS) | {Kind[name] for name in KINDS}
 MAX_ROPE_FACTORS = 1 << 14
 
 
@@ -50,14 +47,21 @@ class GGUFCheckpoint:
         check_shapes(self.source, {name: info.shape for name, info in self._infos.items()}, shapes)
 
     def tensor(self, name: str) -> Tensor:
+        stored = self.stored(name)
+        if isinstance(stored, QuantRows):
+            return stored.dequantise().reshape(self._infos[name].shape)
+        # ``copy``: a float32 tensor would otherwise stay a view of the mapped file.
+        return stored.to(torch.float32, copy=True)
+
+    def stored(self, name: str) -> Tensor | QuantRows:
         if name not in self._infos:
             raise ModelError(f"{self.source}: {name}", "no such tensor")
-        values = torch.from_numpy(self._dequantize(self._infos[name]))
+        stored = self._read(self._infos[name])
         if self._family.interleaved_qk and ".self_attn." in name:
-            return self._deinterleave(name, values)
-        if self._family.norm_offset and name.endswith("norm.weight"):
-            return values.sub_(self._family.norm_offset)
-        return values
+            return self._deinterleave(name, stored)
+        if self._family.norm_offset and name.endswith("norm.weight") and isinstance(stored, Tensor):
+            return stored.to(torch.float32) - self._family.norm_offset
+        return stored
 
     def _rope_factors(self, header: GGUFHeader) -> list[float] | None:
         info = header.tensors.get(ROPE_FACTORS)
@@ -67,36 +71,39 @@ class GGUFCheckpoint:
             raise ModelError(
                 f"{self.source}: {ROPE_FACTORS}", f"has shape {info.shape}, one short row expected"
             )
-        return [float(factor) for factor in self._dequantize(info)]
+        if info.kind not in FLOATS:
+            raise ModelError(f"{self.source}: {ROPE_FACTORS}", f"is stored as {info.kind.name}, floats expected")
+        stored = self._read(info)
+        assert isinstance(stored, Tensor)
+        return [float(factor) for factor in stored]
 
-    def _dequantize(self, info: TensorInfo) -> np.ndarray:
-        """Float32 copy of one stored tensor, slab by slab of rows."""
+    def _read(self, info: TensorInfo) -> Tensor | QuantRows:
+        """A view of the mapped file."""
+        raw = np.frombuffer(self._data, np.uint8, info.num_bytes, info.offset)
+        if info.kind in FLOATS:
+            with warnings.catch_warnings():  # the view is read-only, which torch cannot express
+                warnings.simplefilter("ignore", UserWarning)
+                return torch.from_numpy(raw).view(FLOATS[info.kind]).view(info.shape)
         num_rows = int(np.prod(info.shape[:-1], dtype=np.int64))
-        raw = np.frombuffer(self._data, np.uint8, info.num_bytes, info.offset).reshape(num_rows, -1)
-        out = np.empty((num_rows, info.shape[-1]), np.float32)
-        step = max(1, SLAB_ELEMENTS // info.shape[-1])
-        for row in range(0, num_rows, step):
-            out[row : row + step] = dequantize(raw[row : row + step], info.kind)
-        return out.reshape(info.shape)
+        return QuantRows(info.kind.name, num_rows, info.shape[-1], raw.reshape(num_rows, -1))
 
-    def _deinterleave(self, name: str, values: Tensor) -> Tensor:
+    def _deinterleave(self, name: str, stored: Tensor | QuantRows) -> Tensor | QuantRows:
         heads_key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
             name.split(".")[-2]
         )
         if heads_key is None:
-            return values
-        num_heads = self.config[heads_key]
-        if num_heads <= 0 or len(values) % (2 * num_heads):
-            raise ModelError(
-                f"{self.source}: {name}", f"{len(values)} rows do not make {num_heads} rotary heads"
-            )
-        return deinterleave_rows(values, num_heads)
+            return stored
+        num_heads, num_rows = self.config[heads_key], self._infos[name].shape[0]
+        if num_heads <= 0 or num_rows % (2 * num_heads):
+            raise ModelError(f"{self.source}: {name}", f"{num_rows} rows do not make {num_heads} rotary heads")
+        order = deinterleaved_rows(num_rows, num_heads)
+        return stored.rows(order) if isinstance(stored, QuantRows) else stored[torch.from_numpy(order)]
 
 
-def deinterleave_rows(values: Tensor, num_heads: int) -> Tensor:
-    """Rows of each head from rotary pairs (2i, 2i+1) to halves (i, i + D/2). values (num_heads * D, ...)."""
-    pairs = values.reshape(num_heads, -1, 2, *values.shape[1:])  # (num_heads, D/2, 2, ...)
-    return pairs.transpose(1, 2).reshape(values.shape).contiguous()
+def deinterleaved_rows(num_rows: int, num_heads: int) -> np.ndarray:
+    """Order of rows that takes each head from rotary pairs (2i, 2i+1) to halves (i, i + D/2)."""
+    pairs = np.arange(num_rows).reshape(num_heads, -1, 2)  # (num_heads, D/2, 2)
+    return pairs.transpose(0, 2, 1).reshape(-1)
 
 
 def _map(path: Path) -> mmap.mmap:

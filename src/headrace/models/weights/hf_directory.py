@@ -43,12 +43,15 @@ class HFDirectory:
             self._check_float(name)
 
     def tensor(self, name: str) -> Tensor:
+        # ``copy``: a float32 tensor would otherwise stay a view of the mapped file.
+        return self.stored(name).to(torch.float32, copy=True).contiguous()
+
+    def stored(self, name: str) -> Tensor:
         if name not in self._home:
             raise ModelError(f"{self.source}: {name}", "no such tensor")
         self._check_float(name)
-        # ``copy``: a float32 tensor would otherwise stay a view of the mapped file.
         stored: Tensor = self._shards[self._home[name]].get_tensor(name)
-        return stored.to(torch.float32, copy=True).contiguous()
+        return stored
 
     def _slice(self, name: str) -> Any:
         return self._shards[self._home[name]].get_slice(name)

@@ -5,32 +5,28 @@ Measures only: nothing here decides whether a result is good enough.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from headrace import env
 from headrace.contract.errors import ConfigError
 from headrace.kernels.cases import CASES, time_cases
 from headrace.kernels.runtime import configure, usable_processors
 
-
-@dataclass(frozen=True, slots=True)
-class OpBench:
-    """``rows`` as ``time_cases`` gives them: case, op, backend, isa, median_us and best_us of one call."""
-
-    num_threads: int
-    rows: list[dict[str, Any]]
+from .report import Report
+from .stats import Spread
 
 
-def bench_ops(backend: str = "cpu", pattern: str = "", num_threads: int | None = None, repeats: int = 7) -> OpBench:
+def bench_ops(backend: str = "cpu", pattern: str = "", num_threads: int | None = None, repeats: int = 7) -> Report:
     """Times the cases whose name contains ``pattern``, else all that have sizes worth measuring.
 
     Raises ConfigError when no case matches or the backend is unknown.
     """
     names = matching_cases(pattern)
     threads = num_threads or env.num_threads() or usable_processors()
-    configure(threads, env.isa())
-    return OpBench(threads, time_cases(backend, names, repeats))
+    configure(backend, threads, env.isa())
+    report = Report("ops", {"backend": backend, "num_threads": threads, "repeats": repeats})
+    for row in time_cases(backend, names, repeats):
+        time = Spread(row["median_us"], row["best_us"], row["worst_us"], repeats)
+        report.add(row["case"], "us", time, note=f"{row['op']}, {row['isa']}")
+    return report.finish()
 
 
 def matching_cases(pattern: str) -> list[str] | None:
