@@ -79,9 +79,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--smollm2", type=Path, help="SmolLM2-135M-Instruct GGUF")
     parser.add_argument("--gemma3", type=Path, help="Gemma 3 270M GGUF")
-    parser.add_argument(
-        "--cache", type=Path, default=Path("build/compare-env"), help="environment and results"
-    )
+    parser.add_argument("--cache", type=Path, default=Path("build/compare-env"), help="environment and results")
     parser.add_argument("--only", choices=tuple(CATALOGUE), help="compare one model only")
     parser.add_argument("--reference-role", nargs=3, metavar=("MODEL", "FILE", "OUT"), help=argparse.SUPPRESS)
     args = parser.parse_args()

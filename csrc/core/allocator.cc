@@ -46,8 +46,7 @@ void Allocator::extend_chain(Sequence& seq) {
     const auto start = static_cast<std::int32_t>(seq.chain.size()) * block_size_;
     const std::span<const Token> tokens(seq.tokens.data() + start, block_size_);
     ChainNodePtr parent = seq.chain.empty() ? nullptr : seq.chain.back();
-    seq.chain.push_back(
-        make_node(std::move(parent), tokens, encode_extras(seq.spec.keys, start, block_size_), hash_));
+    seq.chain.push_back(make_node(std::move(parent), tokens, encode_extras(seq.spec.keys, start, block_size_), hash_));
   }
 }
 
@@ -74,7 +73,9 @@ std::int32_t Allocator::full_hit(const Sequence& seq, std::int32_t group, std::i
 std::int32_t Allocator::sliding_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const {
   std::vector<BlockId>& blocks = hit->blocks[group];
   blocks.assign(asked, kNullBlock);
-  const auto first_needed = [&](std::int32_t end) { return first_visible(groups_[group], end * block_size_) / block_size_; };
+  const auto first_needed = [&](std::int32_t end) {
+    return first_visible(groups_[group], end * block_size_) / block_size_;
+  };
   std::int32_t end = asked;
   for (std::int32_t i = asked - 1; i >= first_needed(end); --i) {
     blocks[i] = pool_.find(seq.chain[i], group);
@@ -136,13 +137,25 @@ std::int32_t Allocator::capacity_tokens(std::int32_t slice) const {
   return low;
 }
 
-// Blocks wholly behind what any later computation reads. num_valid, not num_computed: a rejected draft may move the
-// sequence back, and the window must still reach then.
+// num_valid, not num_computed: a rejected draft may move the sequence back, and the window must still reach then.
+std::int32_t Allocator::passed_end(const Sequence& seq, std::int32_t group) const {
+  if (groups_[group].kind != GroupKind::kSliding) return 0;
+  const std::int32_t first = first_visible(groups_[group], seq.ledger.num_valid());
+  return std::min<std::int32_t>(first / block_size_, seq.blocks[group].size());
+}
+
+// Shared blocks come free only with their last reference.
+std::int32_t Allocator::num_releasable(const Sequence& seq) const {
+  std::int32_t count = 0;
+  for (std::int32_t g = 0; g < num_groups(); ++g)
+    for (std::int32_t i = passed_end(seq, g) - 1; i >= 0 && seq.blocks[g][i] != kNullBlock; --i)
+      count += pool_.ref_count(seq.blocks[g][i]) == 1;
+  return count;
+}
+
 void Allocator::release_behind_windows(Sequence& seq) {
   for (std::int32_t g = 0; g < num_groups(); ++g) {
-    if (groups_[g].kind != GroupKind::kSliding) continue;
-    const std::int32_t end =
-        std::min<std::int32_t>(first_visible(groups_[g], seq.ledger.num_valid()) / block_size_, seq.blocks[g].size());
+    const std::int32_t end = passed_end(seq, g);
     std::vector<BlockId> passed;
     for (std::int32_t i = end - 1; i >= 0 && seq.blocks[g][i] != kNullBlock; --i) {
       passed.push_back(seq.blocks[g][i]);
@@ -152,9 +165,8 @@ void Allocator::release_behind_windows(Sequence& seq) {
   }
 }
 
-std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
-                                 std::int32_t reserve) {
-  release_behind_windows(seq);
+std::int32_t Allocator::missing(const Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
+                                std::int32_t reserve) const {
   const std::int32_t start = hit ? hit->num_tokens : seq.ledger.num_computed();
   const std::int32_t target = ceil_div(start + num_new + lookahead, block_size_);
   std::int32_t fresh = 0, revived = 0;
@@ -164,8 +176,16 @@ std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32
     if (!hit) continue;
     for (const BlockId block : hit->blocks[g]) revived += block != kNullBlock && pool_.is_free(block);
   }
-  const std::int32_t missing = fresh + revived + reserve - pool_.num_free();
-  if (missing > 0 && (fresh + revived > 0)) return missing;
+  if (fresh + revived == 0) return 0;  // a reserve is no reason to stop somebody who takes nothing
+  return std::max(0, fresh + revived + reserve - pool_.num_free() - num_releasable(seq));
+}
+
+std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
+                                 std::int32_t reserve) {
+  release_behind_windows(seq);
+  if (const std::int32_t lacking = missing(seq, num_new, lookahead, hit, reserve); lacking > 0) return lacking;
+  const std::int32_t start = hit ? hit->num_tokens : seq.ledger.num_computed();
+  const std::int32_t target = ceil_div(start + num_new + lookahead, block_size_);
   if (hit) {
     for (std::int32_t g = 0; g < num_groups(); ++g) {
       pool_.touch(hit->blocks[g]);
@@ -182,6 +202,37 @@ std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32
   return 0;
 }
 
+void Allocator::share(const Sequence& parent, Sequence& child, std::int32_t num_tokens) {
+  const std::int32_t full = num_tokens / block_size_;
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    const auto& blocks = parent.blocks[g];
+    child.blocks[g].assign(blocks.begin(), blocks.begin() + ceil_div(num_tokens, block_size_));
+    pool_.touch(child.blocks[g]);
+    child.num_named[g] = std::min(parent.num_named[g], full);
+  }
+  child.chain.assign(parent.chain.begin(), parent.chain.begin() + std::min<std::ptrdiff_t>(full, parent.chain.size()));
+  child.shares_last_block = num_tokens % block_size_ != 0;
+}
+
+std::int32_t Allocator::clone_last(Sequence& seq, std::vector<BlockId>& pairs) {
+  std::int32_t lacking = -pool_.num_free();
+  for (const auto& blocks : seq.blocks) lacking += pool_.ref_count(blocks.back()) > 1;
+  if (lacking > 0) return lacking;
+  for (auto& blocks : seq.blocks) {
+    const BlockId from = blocks.back();
+    if (pool_.ref_count(from) == 1) {  // the others are gone: it need not be copied, but its name is theirs
+      pool_.forget(from);
+      continue;
+    }
+    const BlockId to = pool_.allocate(1).front();
+    blocks.back() = to;
+    pool_.free(std::span(&from, 1));
+    pairs.push_back(from), pairs.push_back(to);
+  }
+  seq.shares_last_block = false;
+  return 0;
+}
+
 std::int32_t Allocator::free(Sequence& seq) {
   std::int32_t count = 0;
   for (std::int32_t g = 0; g < num_groups(); ++g) {
@@ -192,6 +243,7 @@ std::int32_t Allocator::free(Sequence& seq) {
     blocks.clear();
     seq.num_named[g] = 0;
   }
+  seq.shares_last_block = false;
   return count;
 }
 

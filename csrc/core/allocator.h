@@ -39,6 +39,15 @@ class Allocator {
   // of blocks missing, 0 on success.
   std::int32_t allocate(Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
                         std::int32_t reserve);
+  // What allocate() would answer now; changes nothing.
+  std::int32_t missing(const Sequence& seq, std::int32_t num_new, std::int32_t lookahead, const Hit* hit,
+                       std::int32_t reserve) const;
+  // Lets `child`, which holds nothing, share the blocks of `parent`'s first `num_tokens` positions, a half-written
+  // last one included: that one must be cloned before the child writes.
+  void share(const Sequence& parent, Sequence& child, std::int32_t num_tokens);
+  // Exchanges the last block of every group, where others hold it too, for a new one; appends the pairs (from, to) to
+  // copy. All or nothing; returns the number of blocks missing, 0 on success.
+  std::int32_t clone_last(Sequence& seq, std::vector<BlockId>& pairs);
   // Returns every block. Sequence's chain stays, so that it can hit its own blocks again.
   std::int32_t free(Sequence& seq);
   // Extends the content chain over the full blocks of the tokens known now.
@@ -53,6 +62,9 @@ class Allocator {
   bool group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const;
   std::int32_t full_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
   std::int32_t sliding_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
+  // Blocks of a sliding group wholly behind what any later computation reads: [0, end) of its table.
+  std::int32_t passed_end(const Sequence& seq, std::int32_t group) const;
+  std::int32_t num_releasable(const Sequence& seq) const;
   void release_behind_windows(Sequence& seq);
 
   std::int32_t block_size_;

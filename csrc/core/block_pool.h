@@ -50,7 +50,7 @@ class BlockPool {
  private:
   struct Block {
     std::int32_t ref_count = 0;
-    std::int32_t returning = 0;  // scratch of free()
+    std::int32_t returning = 0;                    // scratch of free()
     BlockId prev = kNullBlock, next = kNullBlock;  // in the free queue; block 0 is its sentinel
     ChainNodePtr node;
     std::int32_t group = 0;

@@ -63,7 +63,8 @@ std::string encode_extras(const ExtraKeys& keys, std::int32_t start, std::int32_
   for (const MediaItem& item : keys.media) {
     const std::int64_t item_end = std::int64_t{item.start} + item.length;
     if (item.start >= std::int64_t{start} + size || item_end <= start) continue;
-    put_array(items, 3), put_text(items, "mm"), put_text(items, item.id), put_int(items, std::int64_t{item.start} - start);
+    put_array(items, 3), put_text(items, "mm"), put_text(items, item.id),
+        put_int(items, std::int64_t{item.start} - start);
     ++count;
   }
   if (start == 0 && !keys.salt.empty()) pair("salt", keys.salt);
@@ -74,8 +75,7 @@ std::string encode_extras(const ExtraKeys& keys, std::int32_t start, std::int32_
   return out + items;
 }
 
-Digest hash_block(const Digest& parent, std::span<const Token> tokens, const std::string& extras,
-                  HashKind kind) {
+Digest hash_block(const Digest& parent, std::span<const Token> tokens, const std::string& extras, HashKind kind) {
   std::string bytes;
   bytes.reserve(48 + 5 * tokens.size() + extras.size());
   put_array(bytes, 3);

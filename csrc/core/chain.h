@@ -22,7 +22,7 @@ struct ChainNode {
 
   Digest digest{};
   std::vector<Token> tokens;
-  std::string extras;  // canonical CBOR, empty when there are none
+  std::string extras;           // canonical CBOR, empty when there are none
   mutable ChainNodePtr parent;  // may be exchanged for an equal node, so that equal chains share their ancestors
 };
 

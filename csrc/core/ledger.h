@@ -24,9 +24,10 @@ class Ledger {
   // Tokens still to be planned, given `drafts` speculated ones at the end.
   std::int32_t need(std::int32_t drafts) const { return num_tokens_ + drafts + num_promised_ - num_computed_; }
 
-  // A prefix hit: only before anything was planned.
+  // A prefix hit: only before anything was planned, and at least one token is left to compute.
   void start_at(std::int32_t num_cached) {
-    require(num_computed_ == 0, "a hit after progress");
+    require(num_computed_ == 0 && num_in_flight_ == 0, "a hit after progress");
+    require(num_cached >= 0 && num_cached < num_tokens_, "a hit beyond the tokens");
     num_computed_ = num_cached;
   }
 
@@ -43,6 +44,7 @@ class Ledger {
   // A step returned: of its q tokens `valid` stand (the rest were rejected drafts), `emitted` are new.
   void commit(std::int32_t q, std::int32_t valid, std::int32_t promised, std::int32_t emitted) {
     require(valid >= 0 && valid <= q && q <= num_in_flight_ - num_stale_, "commit of tokens not in flight");
+    require(promised >= 0 && promised <= num_promised_ && emitted >= 0, "commit of a promise never made");
     num_in_flight_ -= q;
     num_computed_ -= q - valid;
     num_promised_ -= promised;
@@ -58,7 +60,7 @@ class Ledger {
 
   // The result of a void step arrives.
   void drain(std::int32_t q, std::int32_t emitted, StaleMode mode) {
-    require(q <= num_stale_, "drain of tokens that are not stale");
+    require(q >= 0 && q <= num_stale_ && emitted >= 0, "drain of tokens that are not stale");
     num_in_flight_ -= q;
     num_stale_ -= q;
     if (mode == StaleMode::kDeliver) num_tokens_ += emitted;

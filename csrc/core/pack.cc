@@ -26,7 +26,8 @@ bool cuts(std::span<const std::int32_t> offsets, std::size_t rows, std::size_t s
 
 }  // namespace
 
-RowTable::RowTable(std::int32_t block_size, std::int32_t num_groups) : block_size_(block_size), num_groups_(num_groups) {
+RowTable::RowTable(std::int32_t block_size, std::int32_t num_groups)
+    : block_size_(block_size), num_groups_(num_groups) {
   require(block_size >= 1, "block_size", "must be at least 1");
   require(num_groups >= 1, "num_groups", "must be at least 1");
 }
@@ -96,7 +97,8 @@ void RowTable::apply(const PlanView& plan) {
   for (const SeqId id : plan.dropped) rows_.erase(id), previous_.erase(id);
   for (std::size_t f = 0; f < plan.fresh_slices.size(); ++f) {
     const SeqId id = plan.seq_ids[plan.fresh_slices[f]];
-    const auto tokens = plan.fresh_tokens.subspan(plan.fresh_offsets[f], plan.fresh_offsets[f + 1] - plan.fresh_offsets[f]);
+    const auto tokens =
+        plan.fresh_tokens.subspan(plan.fresh_offsets[f], plan.fresh_offsets[f + 1] - plan.fresh_offsets[f]);
     Row& fresh = rows_[id];
     fresh.tokens.assign(tokens.begin(), tokens.end());
     fresh.blocks.assign(num_groups_, {});
@@ -169,7 +171,8 @@ void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
               out.query_start_loc.size() == num_slices + 1 && out.seq_lens.size() == num_slices &&
               out.discard.size() == num_slices && out.prev_positions.size() == num_slices &&
               out.logits_indices.size() == static_cast<std::size_t>(num_logits(plan)) &&
-              out.block_tables.size() == num_slices * num_groups_ * out.max_blocks && out.max_blocks >= max_blocks(plan),
+              out.block_tables.size() == num_slices * num_groups_ * out.max_blocks &&
+              out.max_blocks >= max_blocks(plan),
           "buffers", "do not fit the plan");
   std::unordered_map<SeqId, std::int32_t> order;
   std::int32_t first = 0, logits = 0, draft_base = 0;

@@ -15,16 +15,16 @@ inline constexpr Token kUnknownToken = -1;  // sampled by a step in flight; fill
 
 // Arrays to fill; sizes are checked. T = tokens, S = slices, L = logits rows, G = groups.
 struct PackBuffers {
-  std::span<std::int32_t> input_ids;         // (T,)
-  std::span<std::int32_t> request_index;     // (T,) slice of each token
-  std::span<std::int32_t> positions;         // (T,)
-  std::span<std::int32_t> query_start_loc;   // (S+1,)
-  std::span<std::int32_t> seq_lens;          // (S,)
-  std::span<std::int32_t> logits_indices;    // (L,)
-  std::span<std::uint8_t> discard;           // (S,) 1 = the slice's prefill is unfinished, its rows are not sampled
-  std::span<std::int32_t> prev_positions;    // (S,) slice number in the previous step, -1 for fresh rows
-  std::span<std::int32_t> block_tables;      // (G, S, max_blocks)
-  std::span<std::int32_t> slots;             // (G, T)
+  std::span<std::int32_t> input_ids;        // (T,)
+  std::span<std::int32_t> request_index;    // (T,) slice of each token
+  std::span<std::int32_t> positions;        // (T,)
+  std::span<std::int32_t> query_start_loc;  // (S+1,)
+  std::span<std::int32_t> seq_lens;         // (S,)
+  std::span<std::int32_t> logits_indices;   // (L,)
+  std::span<std::uint8_t> discard;          // (S,) 1 = the slice's prefill is unfinished, its rows are not sampled
+  std::span<std::int32_t> prev_positions;   // (S,) slice number in the previous step, -1 for fresh rows
+  std::span<std::int32_t> block_tables;     // (G, S, max_blocks)
+  std::span<std::int32_t> slots;            // (G, T)
   std::int32_t max_blocks = 0;
 };
 
@@ -69,8 +69,8 @@ class RowTable {
   void check_rows(const PlanView& plan) const;
   void pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first,
                    std::int32_t draft_base) const;
-  void pack_blocks(const Row& row, const PackBuffers& out, std::size_t slice, std::int32_t first,
-                   std::int32_t position, std::int32_t length, std::size_t num_slices) const;
+  void pack_blocks(const Row& row, const PackBuffers& out, std::size_t slice, std::int32_t first, std::int32_t position,
+                   std::int32_t length, std::size_t num_slices) const;
 
   std::int32_t block_size_, num_groups_;
   std::unordered_map<SeqId, Row> rows_;

@@ -12,6 +12,7 @@ namespace headrace::core {
 struct StepPlan {
   StepId step = kNoStep;
   StepKind kind = StepKind::kMixed;
+  std::int64_t time_budget_ns = 0;  // of a prompt step; 0 = none
 
   std::vector<SeqId> seq_ids;
   std::vector<std::int32_t> num_scheduled;  // tokens of the slice, drafts included

@@ -27,21 +27,13 @@ void charge(Budgets& left, const Slice& slice, const Limits& limits) {
   left.inputs -= slice.q + limits.draft_slots;
 }
 
-// A sequence whose steps in flight may already finish it needs no further token.
-std::int32_t running_need(const Sequence& seq, const Limits& limits) {
-  const Ledger& ledger = seq.ledger;
-  const bool may_be_done = ledger.num_promised() > 0 && ledger.num_tokens() + ledger.num_promised() >=
-                                                            seq.length_limit(limits.max_model_len);
-  return may_be_done ? 0 : ledger.need(seq.num_drafts());
-}
-
 // Preempts the victim; if it was already in this step, its budgets come back. Returns how many running sequences
 // before `position` went, so that the caller's place stays right.
 std::size_t give_way(PlanContext& context, Decision& decision, Sequence* victim, std::size_t position) {
   const auto& running = context.queues.running();
   const auto place = static_cast<std::size_t>(std::find(running.begin(), running.end(), victim) - running.begin());
-  const auto slice = std::find_if(decision.slices.begin(), decision.slices.end(),
-                                  [&](const Slice& s) { return s.seq == victim; });
+  const auto slice =
+      std::find_if(decision.slices.begin(), decision.slices.end(), [&](const Slice& s) { return s.seq == victim; });
   if (slice != decision.slices.end()) {
     decision.left.tokens += slice->q;
     decision.left.inputs += slice->q + context.limits.draft_slots;
@@ -79,23 +71,6 @@ void plan_running(PlanContext& context, Decision& decision) {
     decision.slices.push_back(slice);
     ++position;
   }
-}
-
-// Reasons for which a waiting sequence is passed over without blocking those behind it.
-bool passed_over(PlanContext& context, const Sequence& seq) {
-  if (!seq.spec.ready) context.plan.note(seq.id(), Note::kNotReady, 0);
-  if (!seq.drained()) context.plan.note(seq.id(), Note::kNotDrained, seq.ledger.num_stale());
-  return !seq.spec.ready || !seq.drained();
-}
-
-// Blocks missing for the whole of a sequence as known now, beyond what its hit already holds.
-std::int32_t missing_for_all(const PlanContext& context, const Sequence& seq, const Hit& hit) {
-  const Allocator& allocator = context.allocator;
-  std::int32_t held = 0;
-  for (const auto& blocks : hit.blocks)
-    for (const BlockId block : blocks) held += block != kNullBlock && !allocator.pool().is_free(block);
-  const std::int64_t peak = allocator.peak_blocks(seq.ledger.num_tokens(), context.limits.most_in_flight());
-  return static_cast<std::int32_t>(peak - held - (allocator.pool().num_free() - context.limits.watermark_blocks));
 }
 
 // Admits one waiting sequence. False when it blocks those behind it.

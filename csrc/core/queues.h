@@ -1,5 +1,6 @@
-// Who waits and who runs. Waiting is one ordered set for both policies: FCFS orders by a counter (preempted
-// sequences go before everything), priority by (priority, arrival, id). Running keeps admission order.
+// Who waits, who is prompted and who runs. Waiting is one ordered set for both policies: FCFS orders by a counter (preempted
+// sequences go before everything), priority by (priority, arrival, id). Prompted (prefilled, not decoding yet; only of
+// engines that plan the two apart) and running keep admission order.
 #pragma once
 
 #include <limits>
@@ -18,6 +19,7 @@ class Queues {
 
   bool by_priority() const { return priority_; }
   const std::vector<Sequence*>& running() const { return running_; }
+  const std::vector<Sequence*>& prompted() const { return prompted_; }
   std::size_t num_waiting() const { return waiting_.size(); }
 
   void push_waiting(Sequence* seq) { place(seq, next_back_++); }
@@ -40,6 +42,7 @@ class Queues {
   }
   void admit(Sequence* seq) {
     leave_waiting(seq);
+    leave_prompted(seq);
     seq->status = Status::kRunning;
     running_.push_back(seq);
   }
@@ -49,6 +52,12 @@ class Queues {
     waiting_.erase(it->second);
     keys_.erase(it);
   }
+  void push_prompted(Sequence* seq) {
+    leave_waiting(seq);
+    seq->status = Status::kPrompted;
+    prompted_.push_back(seq);
+  }
+  void leave_prompted(Sequence* seq) { std::erase(prompted_, seq); }
   // Returns the position the sequence had among the running ones.
   std::size_t leave_running(Sequence* seq) {
     for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -70,9 +79,7 @@ class Queues {
  private:
   using Key = std::tuple<std::int64_t, double, std::int64_t>;
 
-  static std::tuple<std::int64_t, double> rank(const Sequence& seq) {
-    return {seq.spec.priority, seq.spec.arrival};
-  }
+  static std::tuple<std::int64_t, double> rank(const Sequence& seq) { return {seq.spec.priority, seq.spec.arrival}; }
   void place(Sequence* seq, std::int64_t order) {
     seq->status = Status::kWaiting;
     const Key key = priority_ ? Key{seq->spec.priority, seq->spec.arrival, seq->id()} : Key{0, 0.0, order};
@@ -81,7 +88,7 @@ class Queues {
   }
 
   bool priority_;
-  std::vector<Sequence*> running_;
+  std::vector<Sequence*> running_, prompted_;
   std::map<Key, Sequence*> waiting_;
   std::unordered_map<SeqId, Key> keys_;
   std::int64_t next_back_ = 0;

@@ -6,6 +6,18 @@
 namespace headrace::core {
 namespace {
 
+void check_kind(StepKind kind, Role role) {
+  const bool fits = role == Role::kUnified  ? kind == StepKind::kMixed
+                    : role == Role::kPrompt ? kind == StepKind::kPrefill
+                    : role == Role::kNormal ? kind != StepKind::kMixed
+                                            : kind == StepKind::kDecode;
+  if (!fits) throw InvalidField("kind", "an engine of this role does not plan steps of this kind");
+}
+
+auto planner_of(StepKind kind) {
+  return kind == StepKind::kMixed ? plan_mixed : kind == StepKind::kPrefill ? plan_prefill : plan_decode;
+}
+
 bool contains(const std::vector<Token>& tokens, Token token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -19,11 +31,15 @@ Scheduler::Scheduler(SchedulerConfig config)
 
 void Scheduler::add(SequenceSpec spec) {
   check(spec);
+  check_arrival(spec);
+  queues_.push_waiting(&enlist(std::move(spec)));
+}
+
+Sequence& Scheduler::enlist(SequenceSpec spec) {
   const SeqId id = spec.id;
   auto seq = std::make_unique<Sequence>(std::move(spec), allocator_.num_groups());
   seq->num_sent.assign(allocator_.num_groups(), 0);
-  Sequence* added = sequences_.emplace(id, std::move(seq)).first->second.get();
-  queues_.push_waiting(added);
+  return *sequences_.emplace(id, std::move(seq)).first->second;
 }
 
 const Sequence* Scheduler::find(SeqId id) const {
@@ -43,6 +59,7 @@ bool Scheduler::finish(SeqId id) {
 void Scheduler::retire(Sequence& seq) {
   allocator_.free(seq);
   queues_.leave_waiting(&seq);
+  queues_.leave_prompted(&seq);
   queues_.leave_running(&seq);
   if (seq.known_to_worker) dropped_.push_back(seq.id());
   sequences_.erase(seq.id());
@@ -80,16 +97,18 @@ std::int32_t Scheduler::capacity_tokens() const {
 void Scheduler::preempt(Sequence& seq, StaleMode mode, StepPlan* plan) {
   const std::int32_t returned = allocator_.free(seq);
   queues_.leave_running(&seq);
+  queues_.leave_prompted(&seq);
   for (InFlight& flight : seq.in_flight) flight.stale = true;
   seq.ledger.reset();
   seq.stale_mode = mode;
   seq.drafts.clear();
+  seq.confidences.clear();
   ++seq.num_preemptions;
   ++stats_.preemptions;
   if (seq.known_to_worker) dropped_.push_back(seq.id());
   seq.known_to_worker = false;
   std::fill(seq.num_sent.begin(), seq.num_sent.end(), 0);
-  queues_.push_waiting_front(&seq);
+  if (seq.status != Status::kWaiting) queues_.push_waiting_front(&seq);
   if (plan) plan->note(seq.id(), Note::kPreempted, returned);
 }
 
@@ -104,21 +123,28 @@ void Scheduler::settle(const Slice& slice, Step& step) {
   step.fenced.insert(step.fenced.end(), named.begin(), named.end());
 }
 
-StepPlan Scheduler::plan(StepKind kind) {
-  if (kind != StepKind::kMixed) throw InvalidField("kind", "only MIXED steps are planned by this scheduler");
+PlanContext Scheduler::context(StepPlan& plan, Step& step) {
+  return {queues_, allocator_, config_.limits, plan, cost_,
+          [this, &plan](Sequence& seq, StaleMode mode) { preempt(seq, mode, &plan); },
+          [this, &step](const Slice& slice) { settle(slice, step); }};
+}
+
+StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
+  check_kind(kind, config_.limits.role);
+  if (options.time_budget_ns < 0) throw InvalidField("time_budget_ns", "must not be negative");
   StepPlan plan;
-  plan.kind = kind;
+  plan.kind = kind, plan.time_budget_ns = options.time_budget_ns;
   Step step{next_step_, {}, {}};
-  PlanContext context{queues_, allocator_, config_.limits, plan,
-                      [&](Sequence& seq, StaleMode mode) { preempt(seq, mode, &plan); },
-                      [&](const Slice& slice) { settle(slice, step); }};
-  const Decision decision = plan_mixed(context);
+  PlanContext context = this->context(plan, step);
+  sweep(plan);
+  const Decision decision = planner_of(kind)(context);
+  sweep(plan);  // whoever had to give way where nothing is recomputed
   plan.token_budget_left = decision.left.tokens;
   plan.input_budget_left = decision.left.inputs;
   plan.num_free_blocks = allocator_.pool().num_free();
   plan.num_running = static_cast<std::int32_t>(num_running());
   plan.num_waiting = static_cast<std::int32_t>(num_waiting());
-  if (decision.slices.empty()) return plan;
+  if (decision.slices.empty() && !options.companion) return plan;
   plan.step = next_step_++;
   for (const Slice& slice : decision.slices) write_slice(slice, plan);
   plan.dropped = std::move(dropped_);
@@ -140,13 +166,14 @@ void Scheduler::write_slice(const Slice& slice, StepPlan& plan) {
   plan.clips.push_back(static_cast<std::uint8_t>(slice.clip));
   plan.draft_tokens.insert(plan.draft_tokens.end(), seq.drafts.begin(), seq.drafts.end());
   seq.drafts.clear();
+  seq.confidences.clear();
   if (!seq.known_to_worker) {
     seq.known_to_worker = true;
     plan.fresh_slices.push_back(index);
     plan.fresh_cached.push_back(plan.num_computed.back());
     plan.fresh_tokens.insert(plan.fresh_tokens.end(), seq.tokens.begin(), seq.tokens.end());
     plan.fresh_offsets.push_back(static_cast<std::int32_t>(plan.fresh_tokens.size()));
-    if (seq.num_preemptions == 0 && seq.spec.reads_cache) {
+    if (seq.num_preemptions == 0 && seq.spec.reads_cache && !seq.arrived_computed) {
       stats_.prefix_queries += seq.prompt_len();
       stats_.prefix_hits += plan.num_computed.back();
     }
@@ -167,9 +194,9 @@ void Scheduler::write_blocks(Sequence& seq, StepPlan& plan) {
 const Scheduler::Step& Scheduler::front_step(StepId id) const {
   if (!steps_.empty() && steps_.front().id == id) return steps_.front();
   const bool known = std::any_of(steps_.begin(), steps_.end(), [&](const Step& step) { return step.id == id; });
-  throw std::logic_error("scheduler: step " + std::to_string(id) +
-                         (known ? " is not the oldest in flight: steps return in the order they were planned"
-                                : " is not in flight"));
+  throw std::logic_error(
+      "scheduler: step " + std::to_string(id) +
+      (known ? " is not the oldest in flight: steps return in the order they were planned" : " is not in flight"));
 }
 
 // The end rules, in the order they are documented: end-of-sequence (unless ignored or too early), stop ids, lengths.
@@ -252,8 +279,8 @@ void Scheduler::void_steps_in_flight() {
     step.fenced.clear();
     for (const Planned& planned : step.slices) touched.insert(planned.id);
   }
-  const std::vector<Sequence*> running = queues_.running();
-  for (auto it = running.rbegin(); it != running.rend(); ++it)  // tail first: waiting keeps their order
+  const std::vector<Sequence*> held = holding();
+  for (auto it = held.rbegin(); it != held.rend(); ++it)  // tail first: waiting keeps their order
     if (touched.count((*it)->id())) preempt(**it, StaleMode::kDrop, nullptr);
   for (const SeqId id : touched) {  // also those preempted before, whose later results would still be delivered
     const auto it = sequences_.find(id);
@@ -272,8 +299,9 @@ std::vector<SeqId> Scheduler::fail(StepId id) {
 }
 
 bool Scheduler::reset_prefix_cache(bool reset_running) {
-  if (!queues_.running().empty() && !reset_running) return false;
-  while (!queues_.running().empty()) preempt(*queues_.running().back(), StaleMode::kDrop, nullptr);
+  const std::vector<Sequence*> held = holding();
+  if (!held.empty() && !reset_running) return false;
+  for (auto it = held.rbegin(); it != held.rend(); ++it) preempt(**it, StaleMode::kDrop, nullptr);
   for (Step& step : steps_) step.fenced.clear();
   allocator_.pool().forget_all();
   return true;

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -47,6 +48,11 @@ struct Stats {
   std::int64_t preemptions = 0;
 };
 
+struct PlanOptions {
+  std::int64_t time_budget_ns = 0;  // of a PREFILL step, after its reduction over the group; 0 = none
+  bool companion = false;     // make a step even when there is nothing to schedule: other ranks have
+};
+
 class Scheduler {
  public:
   // Throws InvalidField naming the knob.
@@ -62,8 +68,25 @@ class Scheduler {
   // Speculated continuation to verify in the next step. Ignored for unknown sequences. Throws InvalidField.
   void set_drafts(SeqId id, std::vector<Token> drafts);
 
-  // The next step, empty (no slices) when nothing can run.
-  StepPlan plan(StepKind kind);
+  // The next step, empty (no slices, no id) when nothing can run. MIXED is for unified engines, the other kinds for
+  // phased ones; throws InvalidField for a kind this engine's role does not plan.
+  StepPlan plan(StepKind kind, const PlanOptions& options = {});
+  // Whether a PREFILL step would schedule something now. Changes nothing that can be observed.
+  bool prefill_possible();
+  // Sequences that plans have ended by themselves since the last call, and why. In phased engines only.
+  std::vector<std::pair<SeqId, Ignored>> take_ignored();
+
+  // A sequence that shares what `parent` has computed and continues on its own: its prompt and outputs are those
+  // tokens and one more, its keys the parent's. The parent must have nothing in flight. Phased engines only. Throws
+  // InvalidField.
+  void fork(SeqId parent, SequenceSpec spec);
+  // Gives a waiting sequence that was prefilled elsewhere its blocks, for all tokens but the last, and makes it
+  // prompted but not ready: fill them, then set_ready. False (no change) while blocks are missing.
+  bool place(SeqId id);
+  // Per draft: acceptance given that all before it were accepted. For the next step only. Throws InvalidField.
+  void set_confidences(SeqId id, std::vector<double> confidences);
+  // What verifying more drafts costs, from now on. Throws InvalidField.
+  void set_cost(StepCost cost);
   // The result of a step: per slice how many rows stand, and offsets/tokens emitted. A slice that samples emits one
   // token more than the drafts it accepted, or none when its row could not be sampled: then the caller must finish
   // the sequence. Other slices emit nothing. Throws InvalidField, and changes nothing, on a result that does not fit.
@@ -78,10 +101,12 @@ class Scheduler {
   const Sequence* find(SeqId id) const;
   std::size_t num_waiting() const { return queues_.num_waiting(); }
   std::size_t num_running() const { return queues_.running().size(); }
+  std::size_t num_prompted() const { return queues_.prompted().size(); }
   std::size_t num_unfinished() const { return sequences_.size(); }
   std::size_t num_steps_in_flight() const { return steps_.size(); }
   std::vector<SeqId> running_ids() const;
   std::vector<SeqId> waiting_ids() const;
+  std::vector<SeqId> prompted_ids() const;
   // The longest sequence, prompt and output, that the pool can hold at all; add() refuses longer ones.
   std::int32_t capacity_tokens() const;
   Allocator& allocator() { return allocator_; }
@@ -108,9 +133,15 @@ class Scheduler {
 
   void check(const SequenceSpec& spec) const;
   void check_room(const SequenceSpec& spec) const;
+  void check_arrival(const SequenceSpec& spec) const;
   void check_result(const Step& step, std::span<const std::int32_t> num_valid,
                     std::span<const std::int32_t> offsets, std::span<const Token> tokens) const;
   void check_row(const Step& step, std::size_t slice, std::int32_t num_valid, std::int32_t emitted) const;
+  Sequence& enlist(SequenceSpec spec);
+  PlanContext context(StepPlan& plan, Step& step);
+  std::optional<Ignored> verdict(const Sequence& seq) const;
+  void sweep(StepPlan& plan);
+  std::vector<Sequence*> holding() const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);
   void write_slice(const Slice& slice, StepPlan& plan);
@@ -129,6 +160,8 @@ class Scheduler {
   Stats stats_;
   std::unordered_map<SeqId, std::unique_ptr<Sequence>> sequences_;
   std::deque<Step> steps_;
+  StepCost cost_;
+  std::vector<std::pair<SeqId, Ignored>> ignored_;
   std::vector<SeqId> dropped_;  // rows the worker may forget, told with the next plan
   StepId next_step_ = 0;
 };

@@ -27,6 +27,42 @@ void check_media(const std::vector<MediaItem>& media) {
   }
 }
 
+void check_costs(const PrefillCost& cost) {
+  for (const double ns : {cost.fixed_ns, cost.per_token_ns, cost.per_pair_ns})
+    if (!std::isfinite(ns) || ns < 0) throw InvalidField("prefill_cost", "must be finite and not negative");
+}
+
+// What belongs to one discipline only is refused in the other, not ignored.
+void check_phases(const SchedulerConfig& config) {
+  const Limits& l = config.limits;
+  at_least(1, "cp_size", l.cp_size), at_least(1, "min_slice", l.min_slice), at_least(0, "max_sum_keys", l.max_sum_keys);
+  check_costs(l.prefill_cost);
+  if (!l.phased()) {
+    if (l.cp_size != 1) throw InvalidField("cp_size", "is for engines that plan prompts apart");
+    if (l.min_slice != 1) throw InvalidField("min_slice", "is for engines that plan prompts apart");
+    if (l.max_sum_keys != 0) throw InvalidField("max_sum_keys", "is for engines that plan prompts apart");
+    if (l.stop_preempted) throw InvalidField("stop_preempted", "is for engines that plan prompts apart");
+  }
+  if (l.longest_slice() < 1) throw InvalidField("token_budget", "must hold 2 * cp_size tokens");
+  if (l.min_slice > l.longest_slice()) throw InvalidField("min_slice", "exceeds the longest slice a step can take");
+  if (l.role == Role::kCompletion && !l.stop_preempted)
+    throw InvalidField("stop_preempted", "a COMPLETION engine cannot recompute: it must stop preempted requests");
+}
+
+void check_checkpoints(const SequenceSpec& spec, const Limits& limits) {
+  if (spec.checkpoints.empty()) return;
+  if (!limits.phased()) throw InvalidField("checkpoints", "are for engines that plan prompts apart");
+  std::int32_t last = 0;
+  for (const std::int32_t position : spec.checkpoints) {
+    if (position <= last || position >= static_cast<std::int64_t>(spec.prompt.size()))
+      throw InvalidField("checkpoints", "must rise and lie inside the prompt");
+    for (const MediaItem& item : spec.keys.media)
+      if (item.start < position && position < std::int64_t{item.start} + item.length)
+        throw InvalidField("checkpoints", "must not lie inside a media item");
+    last = position;
+  }
+}
+
 }  // namespace
 
 SchedulerConfig checked_config(SchedulerConfig config) {
@@ -41,6 +77,7 @@ SchedulerConfig checked_config(SchedulerConfig config) {
   if (l.input_budget <= l.draft_slots) throw InvalidField("input_budget", "must be greater than draft_slots");
   if (config.num_blocks >= 2 && l.watermark_blocks >= config.num_blocks - 1)
     throw InvalidField("watermark_blocks", "must leave at least one block of the pool to use");
+  check_phases(config);
   return config;
 }
 
@@ -49,12 +86,24 @@ void Scheduler::check(const SequenceSpec& spec) const {
   if (sequences_.count(spec.id)) throw InvalidField("id", std::to_string(spec.id) + " is already in use");
   if (spec.prompt.empty()) throw InvalidField("prompt", "must hold at least one token");
   check_tokens("prompt", spec.prompt);
+  check_tokens("outputs", spec.outputs);
   if (spec.max_tokens < 1) throw InvalidField("max_tokens", "must be at least 1");
   if (spec.min_tokens < 0 || spec.min_tokens > spec.max_tokens)
     throw InvalidField("min_tokens", "must lie between 0 and max_tokens");
   if (!std::isfinite(spec.arrival)) throw InvalidField("arrival", "must be a finite number");  // it orders queues
   check_media(spec.keys.media);
-  check_room(spec);
+  check_checkpoints(spec, config_.limits);
+  // What can never be served is refused here, or, where a group of engines must agree, ended by the next plan.
+  if (!config_.limits.phased()) check_room(spec);
+}
+
+// Who comes with tokens computed elsewhere, and who must.
+void Scheduler::check_arrival(const SequenceSpec& spec) const {
+  const bool completion = config_.limits.role == Role::kCompletion;
+  if (completion && spec.outputs.empty())
+    throw InvalidField("outputs", "a COMPLETION engine takes sequences whose prompt was computed elsewhere");
+  if (!completion && !spec.outputs.empty())
+    throw InvalidField("outputs", "only a COMPLETION engine takes over sequences, and fork()");
 }
 
 // A sequence that is let in can always be served to its end, alone if need be.
@@ -100,7 +149,8 @@ void Scheduler::check_row(const Step& step, std::size_t slice, std::int32_t num_
   const std::int32_t most = planned.promised - (planned.promised > 0 ? planned.q - num_valid : 0);
   const bool live = seq && !seq->in_flight.front().stale;
   if (emitted > most || (live && emitted != 0 && emitted != most))
-    throw InvalidField("offsets", where + " emits " + std::to_string(emitted) + " tokens instead of " + std::to_string(most));
+    throw InvalidField("offsets",
+                       where + " emits " + std::to_string(emitted) + " tokens instead of " + std::to_string(most));
 }
 
 }  // namespace headrace::core

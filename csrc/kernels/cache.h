@@ -3,14 +3,15 @@
 
 #include <cstdint>
 
+#include "kernels/ops.h"
+
 namespace headrace::kernels {
 
 // k, v (tokens, kv_heads, head_dim) into caches (blocks, kv_heads, block_size, head_dim).
 struct WriteKvArgs {
   const float* k;
   const float* v;
-  float* k_cache;
-  float* v_cache;
+  KvCache k_cache, v_cache;
   const std::int32_t* slots;
   std::int64_t tokens, kv_heads, block_size, head_dim;
 };

@@ -22,6 +22,9 @@ struct Table {
   void (*rms_norm)(const NormArgs&);
   void (*rope)(const RopeArgs&);
   void (*gate_mul)(const GateArgs&);
+  void (*qkv_to_cache)(const HeadsArgs&);
+  void (*axpy)(const AxpyArgs&);
+  void (*write_cache)(const float* x, std::int64_t count, KvCache cache, std::int64_t element);
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
   // generic/attention.h).
   void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);

@@ -21,4 +21,12 @@ struct LinearArgs {
 
 void linear(const LinearArgs& args);
 
+// out (count, K) = rows of the weight by id, each in [0, N).
+struct EmbeddingArgs {
+  const Weight* weight;
+  const std::int32_t* ids;
+  float* out;
+  std::int64_t count;
+};
+
 }  // namespace headrace::kernels

@@ -69,6 +69,53 @@ struct RopeArgs {
   bool interleaved;
 };
 
+// Keys or values of a paged cache, in float32 or, when `halves`, in bfloat16 (rounded to nearest even on writing).
+struct KvCache {
+  void* data;
+  bool halves;
+
+  KvCache(void* at, bool narrow) : data(at), halves(narrow) {}
+  KvCache(float* at) : data(at), halves(false) {}
+
+  template <typename T>
+  T* at(std::int64_t element) const {
+    return static_cast<T*>(data) + element;
+  }
+};
+
+// Splits qkv (T, (q_heads + 2 kv_heads) * D) into heads, norms q and k heads where weights are given, rotates them,
+// writes k and v to the caches at slots (-1: nowhere) and q (T, q_heads, D) to `q`.
+struct HeadsArgs {
+  const float* qkv;
+  const float* q_norm;
+  const float* k_norm;
+  const std::int32_t* positions;
+  const float* table;
+  const std::int32_t* slots;
+  KvCache k_cache, v_cache;
+  float* q;
+  std::int64_t tokens, q_heads, kv_heads, head_dim, rot, blocks, block_size, max_positions;
+  float eps;
+  bool interleaved;
+};
+
+// out (count, width) = rows `index` of x (tokens, width).
+struct GatherRowsArgs {
+  const float* x;
+  const std::int32_t* index;
+  float* out;
+  std::int64_t count, width, tokens;
+};
+
+// out = x * factor + other (when there is one), element by element, (rows, width).
+struct AxpyArgs {
+  const float* x;
+  const float* other;
+  float* out;
+  std::int64_t rows, width;
+  float factor;
+};
+
 enum class Gate { kSilu, kGeluTanh };
 
 // y (T, F) = gate(x[:, :F]) * x[:, F:] with x (T, 2F).
@@ -82,8 +129,7 @@ struct GateArgs {
 // q, out (T, q_heads, D); caches (blocks, kv_heads, block_size, D); block_table (S, max_blocks).
 struct AttentionArgs {
   const float* q;
-  const float* k_cache;
-  const float* v_cache;
+  KvCache k_cache, v_cache;
   const std::int32_t* block_table;
   const std::int32_t* query_start;
   const std::int32_t* seq_lens;
@@ -91,6 +137,7 @@ struct AttentionArgs {
   std::int64_t tokens, slices, max_blocks, q_heads, kv_heads, block_size, head_dim;
   float scale;
   std::int32_t window;
+  std::int64_t blocks = 0;  // of the caches; what block ids are checked against
 };
 
 // Maximum of a row of logits and the lowest id that has it; a NaN anywhere makes the value NaN.

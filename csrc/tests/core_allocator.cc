@@ -1,10 +1,9 @@
 // Blocks for sequences: all or nothing, hits over full and sliding groups, release behind windows, peaks.
-#include "core/allocator.h"
-
 #include <algorithm>
 #include <numeric>
 #include <random>
 
+#include "core/allocator.h"
 #include "tests/check.h"
 
 using namespace headrace::core;

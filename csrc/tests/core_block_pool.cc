@@ -1,10 +1,9 @@
 // The block pool: worked free-queue traces, refusals, and random operations against a plain list of blocks.
-#include "core/block_pool.h"
-
 #include <algorithm>
 #include <map>
 #include <random>
 
+#include "core/block_pool.h"
 #include "tests/check.h"
 
 using namespace headrace::core;

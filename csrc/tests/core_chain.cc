@@ -1,8 +1,7 @@
 // Content chains: published digests, extras, equality, release.
-#include "core/chain.h"
-
 #include <numeric>
 
+#include "core/chain.h"
 #include "tests/check.h"
 
 using namespace headrace::core;
@@ -43,11 +42,12 @@ TEST(chain_golden_vectors) {
 TEST(chain_extras_are_canonical_cbor) {
   ExtraKeys keys;
   CHECK_EQ(encode_extras(keys, 0, 16), std::string());
-  keys.salt = "s";
+  keys.salt = std::string("s");
   CHECK_EQ(encode_extras(keys, 0, 16), std::string("\x81\x82\x64salt\x61s"));
   CHECK_EQ(encode_extras(keys, 16, 16), std::string());  // the salt is in the first block only
-  keys.salt.clear(), keys.adapter = "X";
-  CHECK_EQ(encode_extras(keys, 16, 16), std::string("\x81\x82\x67" "adapter\x61X"));
+  keys.salt.clear(), keys.adapter = std::string("X");
+  CHECK_EQ(encode_extras(keys, 16, 16), std::string("\x81\x82\x67"
+                                                    "adapter\x61X"));
 }
 
 TEST(chain_media_touch_only_their_blocks_with_relative_offsets) {

@@ -29,7 +29,8 @@ class Driver {
  public:
   explicit Driver(SchedulerConfig config) : core(std::move(config)) {}
 
-  void add(SeqId id, std::vector<Token> prompt, std::int32_t max_tokens, std::int64_t priority = 0, double arrival = 0) {
+  void add(SeqId id, std::vector<Token> prompt, std::int32_t max_tokens, std::int64_t priority = 0,
+           double arrival = 0) {
     SequenceSpec spec;
     spec.id = id, spec.prompt = std::move(prompt), spec.max_tokens = max_tokens;
     spec.priority = priority, spec.arrival = arrival;
@@ -37,8 +38,8 @@ class Driver {
   }
 
   // Plans a step; false when there is nothing to run.
-  bool plan() {
-    StepPlan plan = core.plan(StepKind::kMixed);
+  bool plan(StepKind kind = StepKind::kMixed, const PlanOptions& options = {}) {
+    StepPlan plan = core.plan(kind, options);
     check();
     last = plan;
     if (plan.seq_ids.empty()) return false;
@@ -58,7 +59,8 @@ class Driver {
     for (std::size_t i = 0; i < plan.seq_ids.size(); ++i) {
       const std::int32_t drafts = plan.num_drafts[i], end = plan.num_computed[i] + plan.num_scheduled[i];
       std::int32_t accepted = 0;
-      while (accepted < drafts && plan.draft_tokens[draft + accepted] == token_at(plan.seq_ids[i], end - drafts + accepted))
+      while (accepted < drafts &&
+             plan.draft_tokens[draft + accepted] == token_at(plan.seq_ids[i], end - drafts + accepted))
         ++accepted;
       draft += drafts;
       valid.push_back(plan.num_scheduled[i] - (drafts - accepted));
@@ -79,7 +81,8 @@ class Driver {
   }
 
   // The result of the oldest step as raw arrays, for results that must be refused.
-  CommitResult commit_raw(std::vector<std::int32_t> valid, std::vector<std::int32_t> offsets, std::vector<Token> tokens) {
+  CommitResult commit_raw(std::vector<std::int32_t> valid, std::vector<std::int32_t> offsets,
+                          std::vector<Token> tokens) {
     return core.commit(in_flight.front().step, valid, offsets, tokens);
   }
 
@@ -96,6 +99,23 @@ class Driver {
     ::headrace::testing::fail(__FILE__, __LINE__, "the scheduler does not come to rest");
   }
 
+  // The same for a NORMAL engine: prompts whenever possible, decoding otherwise.
+  void run_dry_phased(int most_steps = 100000) {
+    for (int i = 0; i < most_steps; ++i) {
+      const bool possible = core.prefill_possible();
+      const bool planned = plan(StepKind::kPrefill);
+      CHECK_EQ(planned, possible);
+      if (!in_flight.empty()) {
+        commit();
+      } else if (!plan(StepKind::kDecode) && core.num_unfinished() == 0) {
+        return;
+      } else if (!in_flight.empty()) {
+        commit();
+      }
+    }
+    ::headrace::testing::fail(__FILE__, __LINE__, "the scheduler does not come to rest");
+  }
+
   std::int32_t scheduled(SeqId id) const {
     const auto it = std::find(last.seq_ids.begin(), last.seq_ids.end(), id);
     return it == last.seq_ids.end() ? 0 : last.num_scheduled[it - last.seq_ids.begin()];
@@ -106,11 +126,17 @@ class Driver {
     const BlockPool& pool = core.allocator().pool();
     CHECK_EQ(pool.num_free() + pool.num_used(), pool.num_blocks());
     std::map<BlockId, std::int32_t> refs;
+    std::vector<SeqId> holding = core.running_ids();
+    for (const SeqId id : core.prompted_ids()) holding.push_back(id);
     for (const SeqId id : core.waiting_ids()) {
-      for (const auto& blocks : core.find(id)->blocks) CHECK(blocks.empty());
       check_outputs(*core.find(id));
+      if (core.config().limits.phased() && core.find(id)->started()) {
+        holding.push_back(id);
+      } else {
+        for (const auto& blocks : core.find(id)->blocks) CHECK(blocks.empty());
+      }
     }
-    for (const SeqId id : core.running_ids()) {
+    for (const SeqId id : holding) {
       const Sequence& seq = *core.find(id);
       for (const auto& blocks : seq.blocks)
         for (const BlockId block : blocks) refs[block] += block != kNullBlock;
@@ -123,7 +149,7 @@ class Driver {
       used += refs.count(b) && refs[b] > 0;
     }
     CHECK_EQ(used, pool.num_used());
-    CHECK_EQ(core.num_running() + core.num_waiting(), core.num_unfinished());
+    CHECK_EQ(core.num_running() + core.num_prompted() + core.num_waiting(), core.num_unfinished());
   }
 
   Scheduler core;
@@ -147,8 +173,13 @@ class Driver {
     CHECK_EQ(ledger.num_tokens(), static_cast<std::int32_t>(seq.tokens.size()));
     CHECK(ledger.num_stale() == 0 && ledger.num_computed() < core.config().limits.max_model_len);
     CHECK(ledger.num_valid() >= 0 && ledger.num_valid() < ledger.num_tokens());
-    for (std::size_t g = 0; g < seq.blocks.size(); ++g)
-      CHECK(static_cast<std::int32_t>(seq.blocks[g].size()) * core.allocator().block_size() >= ledger.num_computed());
+    const std::int32_t size = core.allocator().block_size();
+    for (std::size_t g = 0; g < seq.blocks.size(); ++g) {
+      CHECK(static_cast<std::int32_t>(seq.blocks[g].size()) * size >= ledger.num_computed());
+      const GroupSpec& group = core.config().groups[g];
+      const std::int32_t seen = group.kind == GroupKind::kFull ? 0 : std::max(0, ledger.num_valid() - group.window + 1);
+      for (std::int32_t p = seen; p < ledger.num_computed(); ++p) CHECK(seq.blocks[g][p / size] != kNullBlock);
+    }
   }
 };
 

@@ -1,8 +1,7 @@
 // The ledger: four moves over five counts.
-#include "core/ledger.h"
-
 #include <random>
 
+#include "core/ledger.h"
 #include "tests/check.h"
 
 using headrace::core::Ledger;

@@ -1,6 +1,5 @@
 // Rows and packing: plans from elsewhere are checked, drafts and unknown tokens land in place.
 #include "core/pack.h"
-
 #include "tests/check.h"
 
 using namespace headrace::core;
@@ -35,8 +34,8 @@ struct Plan {
     return *this;
   }
   PlanView view() const {
-    return {seq_ids,      num_scheduled, num_computed,  num_drafts,   draft_tokens,  samples,
-            fresh_slices, fresh_offsets, fresh_tokens, block_starts, block_offsets, block_ids, dropped};
+    return {seq_ids,       num_scheduled, num_computed, num_drafts,    draft_tokens, samples, fresh_slices,
+            fresh_offsets, fresh_tokens,  block_starts, block_offsets, block_ids,    dropped};
   }
 };
 
@@ -58,8 +57,8 @@ struct Batch {
     rows.pack(view, buffers());
   }
   PackBuffers buffers() {
-    return {input_ids, request_index, positions, query_start_loc, seq_lens, logits_indices,
-            discard,   prev_positions, tables,   slots,           width};
+    return {input_ids, request_index,  positions, query_start_loc, seq_lens, logits_indices,
+            discard,   prev_positions, tables,    slots,           width};
   }
 };
 
@@ -127,15 +126,15 @@ TEST(pack_refuses_a_plan_that_does_not_fit_and_changes_nothing) {
     CHECK_EQ(rows.size(), 1u);
     CHECK(rows.tokens(1) != nullptr);
   };
-  refused([](Plan& p) { p.slice(3, 1, 0, {3}); });               // never introduced
-  refused([](Plan& p) { p.slice(1, 1, 1, {}, 1); });             // just dropped
-  refused([](Plan& p) { p.slice(2, 1, 1, {}, 0); });             // twice
-  refused([](Plan& p) { p.block_starts[0] = 1; });               // a gap
+  refused([](Plan& p) { p.slice(3, 1, 0, {3}); });    // never introduced
+  refused([](Plan& p) { p.slice(1, 1, 1, {}, 1); });  // just dropped
+  refused([](Plan& p) { p.slice(2, 1, 1, {}, 0); });  // twice
+  refused([](Plan& p) { p.block_starts[0] = 1; });    // a gap
   refused([](Plan& p) { p.block_starts[0] = -1; });
   refused([](Plan& p) { p.block_offsets[1] = 9; });
   refused([](Plan& p) { p.block_offsets = {0, -1}; });
   refused([](Plan& p) { p.block_ids[0] = -1; });
-  refused([](Plan& p) { p.block_ids[0] = 1 << 30; });            // its slots would not be 32-bit
+  refused([](Plan& p) { p.block_ids[0] = 1 << 30; });  // its slots would not be 32-bit
   refused([](Plan& p) { p.fresh_slices[0] = -1; });
   refused([](Plan& p) { p.fresh_slices[0] = 1; });
   refused([](Plan& p) { p.fresh_offsets[1] = 3; });
@@ -143,7 +142,7 @@ TEST(pack_refuses_a_plan_that_does_not_fit_and_changes_nothing) {
   refused([](Plan& p) { p.num_computed[0] = -1; });
   refused([](Plan& p) { p.num_computed.clear(); });
   refused([](Plan& p) { p.num_drafts[0] = 2; });
-  refused([](Plan& p) { p.num_drafts[0] = 1; });                 // draft tokens missing
+  refused([](Plan& p) { p.num_drafts[0] = 1; });  // draft tokens missing
 }
 
 TEST(pack_refuses_writes_to_blocks_not_held) {

@@ -1,6 +1,5 @@
 // The prefix index: content and group decide; several blocks may hold one content.
 #include "core/prefix_index.h"
-
 #include "tests/check.h"
 
 using namespace headrace::core;

@@ -1,8 +1,7 @@
 // Waiting and running: serving order, the head for the preempted, victims.
-#include "core/queues.h"
-
 #include <memory>
 
+#include "core/queues.h"
 #include "tests/check.h"
 
 using namespace headrace::core;

@@ -1,10 +1,9 @@
 // The scheduler: what it refuses, failures under overlap, order, and random histories.
-#include "core/scheduler.h"
-
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "core/scheduler.h"
 #include "tests/core_driver.h"
 
 using namespace headrace::testing;
@@ -121,7 +120,8 @@ TEST(scheduler_commit_checks_rows_before_anything_changes) {
   Driver driver(small(65, 8));
   driver.add(1, prompt_of(6), 4), driver.add(2, prompt_of(6, 50), 4);
   CHECK(driver.plan());  // 6 tokens of 1, 2 of 2
-  const auto refused = [&](std::vector<std::int32_t> valid, std::vector<std::int32_t> offsets, std::vector<Token> tokens) {
+  const auto refused = [&](std::vector<std::int32_t> valid, std::vector<std::int32_t> offsets,
+                           std::vector<Token> tokens) {
     const std::string field = refusal([&] { driver.commit_raw(valid, offsets, tokens); });
     CHECK_EQ(driver.ledger(1).num_in_flight(), 6);
     CHECK_EQ(driver.core.num_steps_in_flight(), 1u);

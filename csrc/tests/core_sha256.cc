@@ -1,8 +1,7 @@
 // SHA-256 against the vectors of FIPS 180-4 and against itself in pieces.
-#include "core/sha256.h"
-
 #include <string>
 
+#include "core/sha256.h"
 #include "tests/check.h"
 
 using headrace::core::Digest;

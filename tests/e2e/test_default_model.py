@@ -77,7 +77,9 @@ def test_prompt_logprobs_cover_every_token_but_the_first(llm: LLM) -> None:
 
 def test_stop_strings_cut_text_ids_and_logprobs(llm: LLM) -> None:
     free = llm.generate(FRANCE, GREEDY)[0].outputs[0]
-    stopped = llm.generate(FRANCE, SamplingParams(temperature=0, max_tokens=12, logprobs=0, stop=["answer"]))[0].outputs[0]
+    stopped = llm.generate(FRANCE, SamplingParams(temperature=0, max_tokens=12, logprobs=0, stop=["answer"]))[
+        0
+    ].outputs[0]
     assert "answer" in free.text
     assert stopped.text == free.text[: free.text.index("answer")]
     assert (stopped.finish_reason, stopped.stop_reason) == ("stop", "answer")

@@ -78,7 +78,7 @@ def test_write_kv_refuses_a_cache_it_would_have_to_copy(cpu: Ops) -> None:
     rows, cache = torch.ones(2, 2, 4), torch.zeros(3, 2, 4, 4)
     with pytest.raises(TypeError):
         cpu.write_kv(rows, rows, torch.zeros(3, 4, 2, 4).transpose(1, 2), cache, ints(0, 1))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="k_cache"):
         cpu.write_kv(rows, rows, cache.double(), cache, ints(0, 1))
 
 

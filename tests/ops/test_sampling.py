@@ -11,9 +11,7 @@ from headrace.kernels.ops import Ops, SampleParams
 from headrace.kernels.reference.noise import philox, uniform
 
 
-def params(
-    rows: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
-) -> SampleParams:
+def params(rows: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> SampleParams:
     return inputs.sample(0, torch.zeros(rows, 1), temperature, top_k, top_p, min_p)[1]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.models.context import Model
 
-FAMILIES = ("llama", "qwen2", "qwen3", "gemma3", "qwen2-sliding")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3", "qwen2-sliding", "llama+blocks", "gemma3+blocks")
 
 
 @pytest.fixture(scope="session")

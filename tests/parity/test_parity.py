@@ -6,6 +6,7 @@ Every comparison is on ids and on the bits of logprobs, on the ``cpu`` backend, 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from harness import Outcome, make_engine, request, run
@@ -13,6 +14,7 @@ from harness import Outcome, make_engine, request, run
 from headrace import _kernels
 from headrace.contract.request import Request
 from headrace.models.context import Model
+from headrace.worker.graphs import POLICIES
 
 
 def prompts(count: int, seed: int = 5, low: int = 1, high: int = 40) -> list[list[int]]:
@@ -45,7 +47,7 @@ def singles(model: Model, **limits: object) -> list[object]:
     """Each request alone, synchronously, prefill whole, nothing cached."""
     out: list[object] = []
     for item in requests():
-        engine = make_engine(model, overlap=False, prefix_caching=False, **limits)
+        engine = make_engine(model, overlap=False, prefix_caching=False, graphs="none", **limits)
         out += bits(run(engine, [item]))
         engine.close()
     return out
@@ -110,10 +112,24 @@ def test_preempted_equals_not_preempted(model: Model, expected: list[object], ov
     """A pool that holds about two sequences: everything is thrown out and recomputed again and again."""
     groups = len(model.kv_layout.groups)
     engine = make_engine(
-        model, overlap=overlap, num_blocks=14 * groups + 1, max_model_len=50, full_sequence_must_fit=False, token_budget=16
+        model,
+        overlap=overlap,
+        num_blocks=14 * groups + 1,
+        max_model_len=50,
+        full_sequence_must_fit=False,
+        token_budget=16,
     )
     assert bits(run(engine, requests())) == expected
     assert engine.core.num_preemptions > 0, "the pool was not small enough to show anything"
+    engine.close()
+
+
+@pytest.mark.parametrize("policy", ["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"])
+def test_graph_equals_eager(model: Model, expected: list[object], policy: str) -> None:
+    engine = make_engine(model, graphs=policy, token_budget=16)
+    assert bits(run(engine, requests())) == expected
+    modes = engine.worker._runner.graphs.modes  # type: ignore[attr-defined]
+    assert set(modes) == set(POLICIES[policy]), "steps did not run in the modes asked for"
     engine.close()
 
 
@@ -175,4 +191,24 @@ def test_choices_with_one_seed_differ_from_each_other_but_not_from_run_to_run(mo
     first, again = bits(run(engine, rows)), bits(run(engine, rows))
     assert first == again
     assert len({outcome[0] for outcome in first}) > 1  # type: ignore[index]
+    engine.close()
+
+
+def test_the_families_with_blocks_really_compute_on_blocks(tiny: Callable[[str], Model]) -> None:
+    for family in ("llama+blocks", "gemma3+blocks"):
+        layers = tiny(family).params.layers  # type: ignore[attr-defined]
+        assert all(layer.qkv.quantised and layer.down.quantised for layer in layers)
+    assert not tiny("llama").params.layers[0].qkv.quantised  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limits", [{"token_budget": 5}, {"max_seqs": 2}, {"overlap": False}, {"graphs": "none"}])
+def test_all_of_it_holds_with_keys_and_values_in_bfloat16(model: Model, limits: dict[str, object]) -> None:
+    alone: list[object] = []
+    for item in requests():
+        engine = make_engine(model, overlap=False, prefix_caching=False, graphs="none", narrow=True)
+        alone += bits(run(engine, [item]))
+        engine.close()
+    engine = make_engine(model, narrow=True, **limits)
+    assert bits(run(engine, requests())) == alone
+    assert bits(run(engine, requests())) == alone, "a warm cache changed something"
     engine.close()

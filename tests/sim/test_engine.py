@@ -64,7 +64,9 @@ def model_answer(prompt: list[int], max_tokens: int, eos: tuple[int, ...] = ()) 
 def random_requests(count: int, seed: int, eos: tuple[int, ...] = tuple(range(40))) -> list[Request]:
     rng = random.Random(seed)
     return [
-        ask(f"r{i}", [rng.randrange(9) for _ in range(rng.randrange(1, 40))], rng.randrange(1, 30), eos, arrival=i * 1.0)
+        ask(
+            f"r{i}", [rng.randrange(9) for _ in range(rng.randrange(1, 40))], rng.randrange(1, 30), eos, arrival=i * 1.0
+        )
         for i in range(count)
     ]
 

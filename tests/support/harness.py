@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_models
+from quantised import Quantised
 
 from headrace._core import Scheduler
 from headrace.contract.request import Request, SamplingParams
@@ -18,6 +19,7 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
 from headrace.models.registry import load_model
 from headrace.models.weights import open_checkpoint
+from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
@@ -42,20 +44,39 @@ class Outcome:
 
 
 def load_tiny(family: str, folder: Path, backend: str = "cpu") -> Model:
-    config = tiny_models.CONFIGS[family]
+    """A tiny random model; ``family+blocks`` has a quantised copy of the family's weights, wide enough for blocks."""
+    name, _, blocks = family.partition("+")
+    config = dict(tiny_models.CONFIGS[name])
+    if blocks:
+        config |= {"hidden_size": 64, "intermediate_size": 96}
     path = tiny_models.write_directory(folder / family, config, tiny_models.random_tensors(config))
-    return load_model(open_checkpoint(path), resolve_ops(backend, strict=True))
+    checkpoint = open_checkpoint(path)
+    ops = resolve_ops(backend, strict=True)
+    if not blocks:
+        return load_model(checkpoint, ops, exact=True)
+    return load_model(Quantised(checkpoint), ops, exact=False)
 
 
 def make_engine(
-    model: Model, *, overlap: bool = True, num_blocks: int = 200, block_size: int = 4, backend: str = "cpu", **limits: Any
+    model: Model,
+    *,
+    overlap: bool = True,
+    num_blocks: int = 200,
+    block_size: int = 4,
+    backend: str = "cpu",
+    graphs: str = "full",
+    narrow: bool = False,
+    **limits: Any,
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     groups = [(int(g.kind), g.window) for g in model.kv_layout.groups]
     core = Scheduler(num_blocks=num_blocks, block_size=block_size, groups=groups, **limits)
-    kv = allocate_kv(model.kv_layout, num_blocks, block_size, poison=True)
-    return Engine(core, Worker(Runner(model, resolve_ops(backend), kv), block_size), overlap=overlap)
+    kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow, poison=True)
+    ops = resolve_ops(backend)
+    sizes = (7, limits.get("token_budget", 512))
+    captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, limits.get("max_seqs", 64))
+    return Engine(core, Worker(Runner(model, ops, kv, captured), block_size), overlap=overlap)
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:
@@ -64,9 +85,7 @@ def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: An
     sampling.setdefault("logprobs", 2)
     sampling.setdefault("seed", 1)
     params = SamplingParams(**sampling)
-    return Request(
-        request_id=f"r{next(_names)}", prompt_token_ids=list(prompt), sampling=params, eos_ids=eos_ids
-    )
+    return Request(request_id=f"r{next(_names)}", prompt_token_ids=list(prompt), sampling=params, eos_ids=eos_ids)
 
 
 def run(engine: Engine, requests: Sequence[Request], max_ticks: int = 20_000) -> list[Outcome]:
@@ -85,7 +104,8 @@ def run(engine: Engine, requests: Sequence[Request], max_ticks: int = 20_000) ->
 
 
 def _outcome(deltas: list[TokenDelta]) -> Outcome:
-    assert deltas and deltas[-1].finish_reason is not None
+    assert deltas
+    assert deltas[-1].finish_reason is not None
     assert all(d.finish_reason is None for d in deltas[:-1])
     prompt = next((d.prompt_logprobs for d in deltas if d.prompt_logprobs), [])
     return Outcome(

@@ -104,9 +104,7 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
     return tensors
 
 
-def write_directory(
-    path: Path, config: dict[str, Any], tensors: dict[str, Tensor], num_shards: int = 1
-) -> Path:
+def write_directory(path: Path, config: dict[str, Any], tensors: dict[str, Tensor], num_shards: int = 1) -> Path:
     """Write ``config.json`` and safetensors, with an index when there are several shards."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.json").write_text(json.dumps(config))
@@ -114,9 +112,7 @@ def write_directory(
         save_file(tensors, path / "model.safetensors")
         return path
     names = sorted(tensors)
-    home = {
-        name: f"model-{i % num_shards + 1:05}-of-{num_shards:05}.safetensors" for i, name in enumerate(names)
-    }
+    home = {name: f"model-{i % num_shards + 1:05}-of-{num_shards:05}.safetensors" for i, name in enumerate(names)}
     for file in set(home.values()):
         save_file({name: tensors[name] for name in names if home[name] == file}, path / file)
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": home}))

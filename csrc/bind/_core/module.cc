@@ -10,6 +10,7 @@ void bind_ledger(nb::module_& m);
 void bind_pool(nb::module_& m);
 void bind_scheduler(nb::module_& m);
 void bind_pack(nb::module_& m);
+void bind_verify(nb::module_& m);
 }  // namespace headrace::bind
 
 NB_MODULE(_core, m) {
@@ -17,6 +18,7 @@ NB_MODULE(_core, m) {
   m.doc() = "Scheduling core: ledger, block pool, planners, packing. Pure functions of the calls made.";
   headrace::bind::bind_ledger(m);
   headrace::bind::bind_pool(m);
+  headrace::bind::bind_verify(m);
   headrace::bind::bind_scheduler(m);
   headrace::bind::bind_pack(m);
 }

@@ -88,23 +88,35 @@ void bind_pack(nb::module_& m) {
   m.attr("UNKNOWN_TOKEN") = core::kUnknownToken;
   nb::class_<RowTable>(m, "RowTable", "The worker's rows: tokens and block tables of the sequences it holds.")
       .def(nb::init<std::int32_t, std::int32_t>(), "block_size"_a, "num_groups"_a)
-      .def("apply", [](RowTable& self, nb::handle plan) { self.apply(PlanArrays(plan).view()); }, "plan"_a)
-      .def("sizes", [](const RowTable& self, nb::handle plan) {
-             const PlanArrays arrays(plan);
-             return std::pair(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
-           }, "plan"_a, "(logits rows, longest block table) of a plan already applied.")
-      .def("pack", [](RowTable& self, nb::handle plan, nb::handle out) {
-             const PlanArrays arrays(plan);
-             const BufferArrays buffers(out);
-             self.pack(arrays.view(), buffers.buffers());
-           }, "plan"_a, "out"_a, "Fills the arrays of a PackedBatch, which the caller owns.")
-      .def("append", [](RowTable& self, core::SeqId id, InArray<core::Token> tokens) { self.append(id, as_span(tokens)); },
-           "id"_a, "tokens"_a.noconvert())
-      .def("tokens", [](const RowTable& self, core::SeqId id) {
-             const auto* tokens = self.tokens(id);
-             if (!tokens) throw core::InvalidField("id", "no such row");
-             return own(*tokens);
-           }, "id"_a)
+      .def(
+          "apply", [](RowTable& self, nb::handle plan) { self.apply(PlanArrays(plan).view()); }, "plan"_a)
+      .def(
+          "sizes",
+          [](const RowTable& self, nb::handle plan) {
+            const PlanArrays arrays(plan);
+            return std::pair(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
+          },
+          "plan"_a, "(logits rows, longest block table) of a plan already applied.")
+      .def(
+          "pack",
+          [](RowTable& self, nb::handle plan, nb::handle out) {
+            const PlanArrays arrays(plan);
+            const BufferArrays buffers(out);
+            self.pack(arrays.view(), buffers.buffers());
+          },
+          "plan"_a, "out"_a, "Fills the arrays of a PackedBatch, which the caller owns.")
+      .def(
+          "append",
+          [](RowTable& self, core::SeqId id, InArray<core::Token> tokens) { self.append(id, as_span(tokens)); }, "id"_a,
+          "tokens"_a.noconvert())
+      .def(
+          "tokens",
+          [](const RowTable& self, core::SeqId id) {
+            const auto* tokens = self.tokens(id);
+            if (!tokens) throw core::InvalidField("id", "no such row");
+            return own(*tokens);
+          },
+          "id"_a)
       .def("clear", &RowTable::clear)
       .def("__len__", &RowTable::size);
 }

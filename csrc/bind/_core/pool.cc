@@ -25,12 +25,12 @@ nb::bytes digest_bytes(const core::Digest& digest) {
   return nb::bytes(reinterpret_cast<const char*>(digest.data()), digest.size());
 }
 
-Node make_node(std::optional<Node> parent, InArray<core::Token> tokens, const core::ExtraKeys& keys,
-               std::int32_t start, bool weak) {
+Node make_node(std::optional<Node> parent, InArray<core::Token> tokens, const core::ExtraKeys& keys, std::int32_t start,
+               bool weak) {
   const auto kind = weak ? core::HashKind::kWeakForTests : core::HashKind::kSha256Cbor;
   const auto size = static_cast<std::int32_t>(tokens.shape(0));
-  return {core::make_node(parent ? parent->ptr : nullptr, as_span(tokens),
-                          core::encode_extras(keys, start, size), kind)};
+  return {
+      core::make_node(parent ? parent->ptr : nullptr, as_span(tokens), core::encode_extras(keys, start, size), kind)};
 }
 
 }  // namespace
@@ -57,15 +57,16 @@ void bind_ledger(nb::module_& m) {
 
 void bind_pool(nb::module_& m) {
   nb::class_<core::ExtraKeys>(m, "ExtraKeys", "What besides tokens shapes a sequence's KV.")
-      .def("__init__",
-           [](core::ExtraKeys* self, const std::string& adapter,
-              const std::vector<std::tuple<std::string, std::int32_t, std::int32_t>>& media, const std::string& salt,
-              const std::string& embeds_digest) {
-             new (self) core::ExtraKeys{adapter, {}, salt, embeds_digest};
-             for (const auto& [id, start, length] : media) self->media.push_back({id, start, length});
-           },
-           "adapter"_a = "", "media"_a = std::vector<std::tuple<std::string, std::int32_t, std::int32_t>>{},
-           "salt"_a = "", "embeds_digest"_a = "");
+      .def(
+          "__init__",
+          [](core::ExtraKeys* self, const std::string& adapter,
+             const std::vector<std::tuple<std::string, std::int32_t, std::int32_t>>& media, const std::string& salt,
+             const std::string& embeds_digest) {
+            new (self) core::ExtraKeys{adapter, {}, salt, embeds_digest};
+            for (const auto& [id, start, length] : media) self->media.push_back({id, start, length});
+          },
+          "adapter"_a = "", "media"_a = std::vector<std::tuple<std::string, std::int32_t, std::int32_t>>{},
+          "salt"_a = "", "embeds_digest"_a = "");
   nb::class_<Node>(m, "ChainNode", "The content of one full block and of everything before it.")
       .def_prop_ro("digest", [](const Node& node) { return digest_bytes(node.ptr->digest); });
   m.def("empty_parent", [] { return digest_bytes(core::empty_parent()); }, "The parent digest of first blocks.");
@@ -79,14 +80,22 @@ void bind_pool(nb::module_& m) {
       .def("ref_count", &BlockPool::ref_count, "block"_a)
       .def("free_queue", &BlockPool::free_queue)
       .def("allocate", &BlockPool::allocate, "count"_a)
-      .def("touch", [](BlockPool& pool, const std::vector<core::BlockId>& blocks) { pool.touch(blocks); }, "blocks"_a)
-      .def("free", [](BlockPool& pool, const std::vector<core::BlockId>& blocks) { pool.free(blocks); }, "blocks"_a)
-      .def("name", [](BlockPool& pool, core::BlockId block, const Node& node,
-                      std::int32_t group) { pool.name(block, node.ptr, group); }, "block"_a, "node"_a, "group"_a = 0)
+      .def(
+          "touch", [](BlockPool& pool, const std::vector<core::BlockId>& blocks) { pool.touch(blocks); }, "blocks"_a)
+      .def(
+          "free", [](BlockPool& pool, const std::vector<core::BlockId>& blocks) { pool.free(blocks); }, "blocks"_a)
+      .def(
+          "name",
+          [](BlockPool& pool, core::BlockId block, const Node& node, std::int32_t group) {
+            pool.name(block, node.ptr, group);
+          },
+          "block"_a, "node"_a, "group"_a = 0)
       .def("forget", &BlockPool::forget, "block"_a)
       .def("evict_first", &BlockPool::evict_first, "block"_a)
-      .def("find", [](const BlockPool& pool, const Node& node, std::int32_t group) { return pool.find(node.ptr, group); },
-           "node"_a, "group"_a = 0);
+      .def(
+          "find",
+          [](const BlockPool& pool, const Node& node, std::int32_t group) { return pool.find(node.ptr, group); },
+          "node"_a, "group"_a = 0);
 }
 
 }  // namespace headrace::bind

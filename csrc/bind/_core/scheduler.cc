@@ -1,5 +1,6 @@
 #include "core/scheduler.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -40,27 +41,40 @@ std::unique_ptr<Scheduler> make_scheduler(
     bool prefix_caching, bool weak_hash, std::int32_t token_budget, std::int32_t input_budget,
     std::int32_t draft_slots, std::int32_t lookahead, std::int32_t max_seqs, std::int32_t max_model_len,
     std::int32_t long_prefill_threshold, std::int32_t watermark_blocks, bool chunked_prefill,
-    bool full_sequence_must_fit, bool priority) {
+    bool full_sequence_must_fit, bool priority, int role, std::int32_t cp_size, std::int32_t min_slice,
+    std::int32_t max_sum_keys, bool stop_preempted, const std::tuple<double, double, double>& prefill_cost) {
   core::SchedulerConfig config;
   config.num_blocks = num_blocks, config.block_size = block_size, config.prefix_caching = prefix_caching;
   config.hash = weak_hash ? core::HashKind::kWeakForTests : core::HashKind::kSha256Cbor;
   config.groups.clear();
   for (const auto& [kind, window] : groups) config.groups.push_back({enum_of<core::GroupKind>("groups", kind, 2), window});
   config.limits = {token_budget, input_budget, draft_slots, lookahead, max_seqs, max_model_len,
-                   long_prefill_threshold, watermark_blocks, chunked_prefill, full_sequence_must_fit, priority};
+                   long_prefill_threshold, watermark_blocks, chunked_prefill, full_sequence_must_fit, priority,
+                   enum_of<core::Role>("role", role, 4), cp_size, min_slice, max_sum_keys, stop_preempted,
+                   std::apply([](auto... ns) { return core::PrefillCost{ns...}; }, prefill_cost)};
   return std::make_unique<Scheduler>(std::move(config));
 }
 
 void add(Scheduler& self, core::SeqId id, InArray<core::Token> prompt, std::int32_t max_tokens,
          std::int32_t min_tokens, const std::vector<core::Token>& eos_ids, const std::vector<core::Token>& stop_ids,
          bool ignore_eos, bool reads_cache, bool ready, std::int64_t priority, double arrival,
-         const core::ExtraKeys& keys) {
+         const core::ExtraKeys& keys, const std::vector<core::Token>& outputs,
+         const std::vector<std::int32_t>& checkpoints) {
   core::SequenceSpec spec;
   spec.id = id, spec.prompt = as_vector(prompt), spec.max_tokens = max_tokens, spec.min_tokens = min_tokens;
   spec.eos_ids = eos_ids, spec.stop_ids = stop_ids, spec.ignore_eos = ignore_eos;
   spec.reads_cache = reads_cache, spec.ready = ready, spec.priority = priority, spec.arrival = arrival;
-  spec.keys = keys;
+  spec.keys = keys, spec.outputs = outputs, spec.checkpoints = checkpoints;
   self.add(std::move(spec));
+}
+
+// The child asks for what its parent asked for.
+void fork(Scheduler& self, core::SeqId parent, core::SeqId id, InArray<core::Token> prompt,
+          const std::vector<core::Token>& outputs) {
+  const Sequence* seq = self.find(parent);
+  core::SequenceSpec spec = seq ? seq->spec : core::SequenceSpec{};
+  spec.id = id, spec.prompt = as_vector(prompt), spec.outputs = outputs;
+  self.fork(parent, std::move(spec));
 }
 
 nb::object inspect(const Scheduler& self, core::SeqId id) {
@@ -79,6 +93,7 @@ void bind_plan(nb::module_& m) {
   nb::class_<StepPlan> plan(m, "StepPlan", "One step's plan as flat arrays; see contract/plan.py for shapes.");
   plan.def_ro("step", &StepPlan::step)
       .def_prop_ro("kind", [](const StepPlan& p) { return static_cast<int>(p.kind); })
+      .def_ro("time_budget_ns", &StepPlan::time_budget_ns)
       .def_ro("token_budget_left", &StepPlan::token_budget_left)
       .def_ro("input_budget_left", &StepPlan::input_budget_left)
       .def_ro("num_free_blocks", &StepPlan::num_free_blocks)
@@ -112,20 +127,35 @@ void bind_scheduler(nb::module_& m) {
            "weak_hash"_a = false, "token_budget"_a = 512, "input_budget"_a = 0, "draft_slots"_a = 0,
            "lookahead"_a = 0, "max_seqs"_a = 64, "max_model_len"_a = 2048, "long_prefill_threshold"_a = 0,
            "watermark_blocks"_a = 0, "chunked_prefill"_a = true, "full_sequence_must_fit"_a = true,
-           "priority"_a = false,
+           "priority"_a = false, "role"_a = 0, "cp_size"_a = 1, "min_slice"_a = 1, "max_sum_keys"_a = 0,
+           "stop_preempted"_a = false, "prefill_cost"_a = std::make_tuple(0.0, 0.0, 0.0),
            "groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.")
       .def("add", &add, "id"_a, "prompt"_a.noconvert(), nb::kw_only(), "max_tokens"_a = 16, "min_tokens"_a = 0,
            "eos_ids"_a = std::vector<core::Token>{}, "stop_ids"_a = std::vector<core::Token>{},
            "ignore_eos"_a = false, "reads_cache"_a = true, "ready"_a = true, "priority"_a = 0, "arrival"_a = 0.0,
-           "keys"_a = core::ExtraKeys{}, "Raises InvalidField naming the field; nothing is changed then.")
+           "keys"_a = core::ExtraKeys{}, "outputs"_a = std::vector<core::Token>{},
+           "checkpoints"_a = std::vector<std::int32_t>{},
+           "Raises InvalidField naming the field; nothing is changed then.")
+      .def("fork", &fork, "parent"_a, "id"_a, "prompt"_a.noconvert(), "outputs"_a,
+           "A sequence that goes on from what `parent` has computed. Raises InvalidField.")
+      .def("place", &Scheduler::place, "id"_a,
+           "Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing.")
+      .def("set_confidences", &Scheduler::set_confidences, "id"_a, "confidences"_a)
+      .def("set_cost", &Scheduler::set_cost, "cost"_a)
+      .def("prefill_possible", &Scheduler::prefill_possible, "Whether a PREFILL step would schedule something now.")
+      .def("take_ignored", [](Scheduler& self) {
+             std::vector<std::pair<core::SeqId, int>> out;
+             for (const auto& [id, reason] : self.take_ignored()) out.emplace_back(id, static_cast<int>(reason));
+             return out;
+           }, "(sequence, Ignored) pairs: what plans have ended by themselves since the last call.")
       .def("finish", &Scheduler::finish, "id"_a)
       .def("set_ready", &Scheduler::set_ready, "id"_a, "ready"_a)
       .def("set_drafts", &Scheduler::set_drafts, "id"_a, "drafts"_a)
-      .def("plan", [](Scheduler& self, int kind) {
+      .def("plan", [](Scheduler& self, int kind, std::int64_t time_budget_ns, bool companion) {
              const auto step_kind = enum_of<core::StepKind>("kind", kind, 3);
              nb::gil_scoped_release release;
-             return self.plan(step_kind);
-           }, "kind"_a = 0)
+             return self.plan(step_kind, {time_budget_ns, companion});
+           }, "kind"_a = 0, nb::kw_only(), "time_budget_ns"_a = 0, "companion"_a = false)
       .def("commit", [](Scheduler& self, core::StepId step, InArray<std::int32_t> num_valid,
                         InArray<std::int32_t> offsets, InArray<core::Token> tokens) {
              nb::gil_scoped_release release;
@@ -143,17 +173,18 @@ void bind_scheduler(nb::module_& m) {
            }, "References per block, the null block included; for tests and explanations.")
       .def("free_queue", [](const Scheduler& s) { return own(s.allocator().pool().free_queue()); },
            "Free blocks, the next to be handed out first; for tests and explanations.")
+      .def("prompted_ids", &Scheduler::prompted_ids)
       .def("running_ids", &Scheduler::running_ids)
       .def("waiting_ids", &Scheduler::waiting_ids)
       .def_prop_ro("num_waiting", &Scheduler::num_waiting)
       .def_prop_ro("num_running", &Scheduler::num_running)
+      .def_prop_ro("num_prompted", &Scheduler::num_prompted)
       .def_prop_ro("num_unfinished", &Scheduler::num_unfinished)
       .def_prop_ro("num_steps_in_flight", &Scheduler::num_steps_in_flight)
       .def_prop_ro("num_blocks", [](const Scheduler& s) { return s.allocator().pool().num_blocks(); })
       .def_prop_ro("num_free_blocks", [](const Scheduler& s) { return s.allocator().pool().num_free(); })
       .def_prop_ro("num_used_blocks", [](const Scheduler& s) { return s.allocator().pool().num_used(); })
-      .def_prop_ro("capacity_tokens",
-                   [](const Scheduler& s) { return s.capacity_tokens(); })
+      .def_prop_ro("capacity_tokens", [](const Scheduler& s) { return s.capacity_tokens(); })
       .def_prop_ro("prefix_queries", [](const Scheduler& s) { return s.stats().prefix_queries; })
       .def_prop_ro("prefix_hits", [](const Scheduler& s) { return s.stats().prefix_hits; })
       .def_prop_ro("num_preemptions", [](const Scheduler& s) { return s.stats().preemptions; });

@@ -12,6 +12,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/ops.h"
+
 namespace headrace::bind {
 
 namespace nb = nanobind;
@@ -26,6 +28,9 @@ using FloatsOut = Array<float, Rank>;
 template <int Rank>
 using Ints = Array<const std::int32_t, Rank>;
 using Longs = Array<const std::int64_t, 1>;
+
+// A paged cache (blocks, heads, block size, head size) in float32, or in bfloat16 passed as uint16.
+using CacheArray = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 
 template <typename A>
 std::int64_t size_of(const A& array, int axis) {
@@ -55,6 +60,12 @@ inline void require_range(const std::int32_t* values, std::int64_t count, std::i
   }
 }
 
+inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
+  const bool floats = array.dtype() == nb::dtype<float>(), halves = array.dtype() == nb::dtype<std::uint16_t>();
+  require(floats || halves, std::string(name) + ": must be float32 or bfloat16");
+  return {array.data(), halves};
+}
+
 // offsets (rows + 1): from 0, never falling, to at most `total`.
 inline void require_offsets(const Ints<1>& offsets, std::int64_t rows, std::int64_t total, const char* name) {
   require_size(offsets, 0, rows + 1, name);
@@ -69,5 +80,7 @@ void bind_matmul(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attention(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_program(nb::module_& m);
+void bind_roofline(nb::module_& m);
 
 }  // namespace headrace::bind

@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bind/_kernels/arrays.h"
-#include "kernels/dispatch.h"
+#include "kernels/program.h"
 
 namespace headrace::bind {
 namespace {
@@ -52,15 +52,15 @@ void linear(Floats<2> x, const Weight& weight, std::optional<Floats<1>> bias, Fl
   if (bias) require_size(*bias, 0, weight.n(), "bias");
   const kernels::LinearArgs args{x.data(), &weight, bias ? bias->data() : nullptr, out.data(), size_of(x, 0)};
   const nb::gil_scoped_release unlocked;
-  kernels::linear(args);
+  kernels::submit(args);
 }
 
 void embedding(Ints<1> ids, const Weight& weight, FloatsOut<2> out) {
   require_size(out, 0, size_of(ids, 0), "out");
   require_size(out, 1, weight.k(), "out");
-  require_range(ids.data(), size_of(ids, 0), 0, weight.n(), "ids");
+  const kernels::EmbeddingArgs args{&weight, ids.data(), out.data(), size_of(ids, 0)};
   const nb::gil_scoped_release unlocked;
-  kernels::embedding(weight, ids.data(), size_of(ids, 0), out.data());
+  kernels::submit(args);
 }
 
 void bind_weight(nb::module_& m) {

@@ -1,6 +1,7 @@
 #include "bind/_kernels/arrays.h"
 #include "kernels/cache.h"
 #include "kernels/dispatch.h"
+#include "kernels/program.h"
 
 namespace headrace::bind {
 namespace {
@@ -16,7 +17,7 @@ void rms_norm(Floats<2> x, Floats<1> weight, float eps, FloatsOut<2> out) {
   const kernels::NormArgs args{x.data(), nullptr,       weight.data(), out.data(),
                                nullptr,  size_of(x, 0), size_of(x, 1), eps};
   const nb::gil_scoped_release unlocked;
-  kernels::table().rms_norm(args);
+  kernels::submit(args);
 }
 
 void add_rms_norm(Floats<2> x, Floats<2> residual, Floats<1> weight, float eps, FloatsOut<2> out,
@@ -28,7 +29,7 @@ void add_rms_norm(Floats<2> x, Floats<2> residual, Floats<1> weight, float eps, 
   const kernels::NormArgs args{x.data(),   residual.data(), weight.data(), out.data(),
                                sum.data(), size_of(x, 0),   size_of(x, 1), eps};
   const nb::gil_scoped_release unlocked;
-  kernels::table().rms_norm(args);
+  kernels::submit(args);
 }
 
 void rope(Floats<3> x, Ints<1> positions, Floats<3> table, bool interleaved, FloatsOut<3> out) {
@@ -49,20 +50,73 @@ void gate_mul(kernels::Gate gate, Floats<2> x, FloatsOut<2> out) {
   require_size(x, 1, 2 * size_of(out, 1), "x");
   const kernels::GateArgs args{gate, x.data(), out.data(), size_of(x, 0), size_of(out, 1)};
   const nb::gil_scoped_release unlocked;
-  kernels::table().gate_mul(args);
+  kernels::submit(args);
 }
 
-void write_kv(Floats<3> k, Floats<3> v, FloatsOut<4> k_cache, FloatsOut<4> v_cache, Ints<1> slots) {
+void write_kv(Floats<3> k, Floats<3> v, CacheArray k_cache, CacheArray v_cache, Ints<1> slots) {
   const std::int64_t tokens = size_of(slots, 0), heads = size_of(k_cache, 1), depth = size_of(k_cache, 3);
   for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
   require_size(k, 0, tokens, "k"), require_size(k, 1, heads, "k"), require_size(k, 2, depth, "k");
   require_size(v, 0, tokens, "v"), require_size(v, 1, heads, "v"), require_size(v, 2, depth, "v");
   const std::int64_t block_size = size_of(k_cache, 2);
   require_range(slots.data(), tokens, -1, size_of(k_cache, 0) * block_size, "slots");
-  const kernels::WriteKvArgs args{k.data(), v.data(), k_cache.data(), v_cache.data(), slots.data(),
+  const kernels::WriteKvArgs args{k.data(), v.data(), cache_of(k_cache, "k_cache"), cache_of(v_cache, "v_cache"), slots.data(),
                                   tokens,   heads,    block_size,     depth};
   const nb::gil_scoped_release unlocked;
   kernels::write_kv(args);
+}
+
+void qkv_to_cache(Floats<2> qkv, std::optional<Floats<1>> q_norm, std::optional<Floats<1>> k_norm, float eps,
+                  Ints<1> positions, Floats<3> table, bool interleaved, CacheArray k_cache, CacheArray v_cache,
+                  Ints<1> slots, FloatsOut<3> out) {
+  const std::int64_t tokens = size_of(qkv, 0), kv_heads = size_of(k_cache, 1), d = size_of(k_cache, 3);
+  const std::int64_t heads = size_of(out, 1), rot = 2 * size_of(table, 2);
+  for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
+  require_size(out, 0, tokens, "out"), require_size(out, 2, d, "out");
+  require_size(qkv, 1, (heads + 2 * kv_heads) * d, "qkv");
+  require_size(positions, 0, tokens, "positions"), require_size(slots, 0, tokens, "slots");
+  require_size(table, 1, 2, "table");
+  require(rot <= d && d <= 1024, "table: rotates more than a head has, or heads of more than 1024");
+  if (q_norm) require_size(*q_norm, 0, d, "q_norm");
+  if (k_norm) require_size(*k_norm, 0, d, "k_norm");
+  const kernels::HeadsArgs args{qkv.data(),
+                                q_norm ? q_norm->data() : nullptr,
+                                k_norm ? k_norm->data() : nullptr,
+                                positions.data(),
+                                table.data(),
+                                slots.data(),
+                                cache_of(k_cache, "k_cache"),
+                                cache_of(v_cache, "v_cache"),
+                                out.data(),
+                                tokens,
+                                heads,
+                                kv_heads,
+                                d,
+                                rot,
+                                size_of(k_cache, 0),
+                                size_of(k_cache, 2),
+                                size_of(table, 0),
+                                eps,
+                                interleaved};
+  const nb::gil_scoped_release unlocked;
+  kernels::submit(args);
+}
+
+void gather_rows(Floats<2> x, Ints<1> rows, FloatsOut<2> out) {
+  require_size(out, 0, size_of(rows, 0), "out"), require_size(out, 1, size_of(x, 1), "out");
+  const kernels::GatherRowsArgs args{x.data(),        rows.data(),   out.data(),
+                                     size_of(rows, 0), size_of(x, 1), size_of(x, 0)};
+  const nb::gil_scoped_release unlocked;
+  kernels::submit(args);
+}
+
+void axpy(Floats<2> x, float factor, std::optional<Floats<2>> other, FloatsOut<2> out) {
+  require_same(x, Floats<2>(out), "out");
+  if (other) require_same(x, *other, "other");
+  const kernels::AxpyArgs args{x.data(),      other ? other->data() : nullptr, out.data(), size_of(x, 0),
+                               size_of(x, 1), factor};
+  const nb::gil_scoped_release unlocked;
+  kernels::submit(args);
 }
 
 }  // namespace
@@ -85,6 +139,15 @@ void bind_rows(nb::module_& m) {
   m.def("write_kv", &write_kv, nb::arg("k").noconvert(), nb::arg("v").noconvert(),
         nb::arg("k_cache").noconvert(), nb::arg("v_cache").noconvert(), nb::arg("slots").noconvert(),
         "Copies token t's keys and values to slots[t] of the caches; -1 writes nothing.");
+  m.def("qkv_to_cache", &qkv_to_cache, nb::arg("qkv").noconvert(), nb::arg("q_norm").noconvert().none(),
+        nb::arg("k_norm").noconvert().none(), nb::arg("eps"), nb::arg("positions").noconvert(),
+        nb::arg("table").noconvert(), nb::arg("interleaved"), nb::arg("k_cache").noconvert(),
+        nb::arg("v_cache").noconvert(), nb::arg("slots").noconvert(), nb::arg("out").noconvert(),
+        "Head norms, rotation and cache writes of a fused projection; q goes to out (T, Hq, D).");
+  m.def("gather_rows", &gather_rows, nb::arg("x").noconvert(), nb::arg("rows").noconvert(),
+        nb::arg("out").noconvert(), "out (R, width) = x[rows].");
+  m.def("axpy", &axpy, nb::arg("x").noconvert(), nb::arg("factor"), nb::arg("other").noconvert().none(),
+        nb::arg("out").noconvert(), "out = x * factor, plus other where given.");
 }
 
 }  // namespace headrace::bind

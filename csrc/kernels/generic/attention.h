@@ -110,11 +110,17 @@ class ChunkAttention {
     return (token * args_.q_heads + kv_head_ * group_ + i % group_) * args_.head_dim;
   }
 
-  void copy_padded(const float* from, float* to) const {
-    for (std::int64_t d = 0; d < depth_; d += 16) {
-      const std::int64_t live = args_.head_dim - d;
-      store(to + d, live >= 16 ? load(from + d) : load_part(from + d, live));
-    }
+  static Vec load_some(const float* p, std::int64_t live) { return live >= 16 ? load(p) : load_part(p, live); }
+  static Vec load_some(const Bf16* p, std::int64_t live) {
+    if (live >= 16) return load(p);
+    Bf16 padded[16] = {};
+    for (std::int64_t i = 0; i < live; ++i) padded[i] = p[i];
+    return load(padded);
+  }
+
+  template <typename T>
+  void copy_padded(const T* from, float* to) const {
+    for (std::int64_t d = 0; d < depth_; d += 16) store(to + d, load_some(from + d, args_.head_dim - d));
   }
 
   // Visible positions of the tile, counted from its start, for one row.
@@ -125,11 +131,12 @@ class ChunkAttention {
     return {low > 0 ? low : 0, high < kTile ? high : kTile};
   }
 
-  const float* at(const float* cache, std::int64_t position) const {
+  template <typename T>
+  const T* at(KvCache cache, std::int64_t position) const {
     const std::int64_t block =
         args_.block_table[chunk_.slice * args_.max_blocks + position / args_.block_size];
     const std::int64_t offset = position % args_.block_size;
-    return cache + ((block * args_.kv_heads + kv_head_) * args_.block_size + offset) * args_.head_dim;
+    return cache.at<T>(((block * args_.kv_heads + kv_head_) * args_.block_size + offset) * args_.head_dim);
   }
 
   void attend_tile(std::int64_t tile) {
@@ -138,8 +145,8 @@ class ChunkAttention {
     while (end > first && visible(end - 1, tile).low >= kTile) --end;
     if (first == end) return;
     const Range used{visible(first, tile).low, visible(end - 1, tile).high};
-    load_keys(tile, used);
-    const Panels values = load_values(tile, used);
+    args_.k_cache.halves ? load_keys<Bf16>(tile, used) : load_keys<float>(tile, used);
+    const Panels values = args_.v_cache.halves ? load_values<Bf16>(tile, used) : load_values<float>(tile, used);
     const Rows q{scratch_.q + first * group_ * depth_, depth_};
     multiply_panels(q, (end - first) * group_, {scratch_.keys, depth_ * kHalf, kHalf}, args_.head_dim, 2,
                     scratch_.scores + first * group_ * kTile, kTile, false);
@@ -148,18 +155,19 @@ class ChunkAttention {
   }
 
   // Transposes the tile's keys; positions outside `used` become zeros and are masked later.
+  template <typename T>
   void load_keys(std::int64_t tile, Range used) {
     for (std::int64_t half = 0; half < 2; ++half) {
-      const float* from[16];
+      const T* from[16];
       for (std::int64_t i = 0; i < kHalf; ++i) {
         const std::int64_t p = half * kHalf + i;
-        from[i] = p >= used.low && p < used.high ? at(args_.k_cache, tile + p) : nullptr;
+        from[i] = p >= used.low && p < used.high ? at<T>(args_.k_cache, tile + p) : nullptr;
       }
       for (std::int64_t d = 0; d < depth_; d += 16) {
         const std::int64_t left = args_.head_dim - d, live = left < 16 ? left : 16;
         Vec r[16];
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; ++i) r[i] = from[i] ? load_part(from[i] + d, live) : zero();
+        for (int i = 0; i < 16; ++i) r[i] = from[i] ? load_some(from[i] + d, live) : zero();
         transpose(r);
 #pragma GCC unroll 16
         for (int i = 0; i < 16; ++i) store(scratch_.keys + (half * depth_ + d + i) * kHalf, r[i]);
@@ -168,11 +176,14 @@ class ChunkAttention {
   }
 
   // The tile's values where they lie, when they are one padded stretch of memory, and otherwise a copy.
+  template <typename T>
   Panels load_values(std::int64_t tile, Range used) {
     const bool one_block = tile / args_.block_size == (tile + kTile - 1) / args_.block_size;
-    if (one_block && depth_ == args_.head_dim) return {at(args_.v_cache, tile), 16, depth_};
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (one_block && depth_ == args_.head_dim) return {at<T>(args_.v_cache, tile), 16, depth_};
+    }
     for (std::int64_t p = used.low; p < used.high; ++p) {
-      copy_padded(at(args_.v_cache, tile + p), scratch_.values + p * depth_);
+      copy_padded(at<T>(args_.v_cache, tile + p), scratch_.values + p * depth_);
     }
     return {scratch_.values, 16, depth_};
   }

@@ -96,6 +96,74 @@ inline void rope(const RopeArgs& args) {
   for_rows(args.tokens, args.heads * args.head_dim, [&](std::int64_t token) { rope_row(args, token); });
 }
 
+inline constexpr std::int64_t kMostHeadDim = 1024;  // the binding refuses larger heads
+
+// Rounds to nearest even; a NaN stays one.
+inline Bf16 to_bf16(float x) {
+  std::uint32_t raw;
+  __builtin_memcpy(&raw, &x, sizeof raw);
+  if ((raw & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>(raw >> 16 | 0x40u)};
+  return {static_cast<std::uint16_t>((raw + 0x7fffu + (raw >> 16 & 1)) >> 16)};
+}
+
+// Writes `count` values to the cache, from `element` on.
+inline void write_cache(const float* x, std::int64_t count, KvCache cache, std::int64_t element) {
+  if (cache.halves) {
+    Bf16* const to = cache.at<Bf16>(element);
+    for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(x[i]);
+    return;
+  }
+  float* const to = cache.at<float>(element);
+  for_vectors(count, [&](std::int64_t i, std::int64_t live) { store_live(to + i, load_live(x + i, live), live); });
+}
+
+// One head: norm (when it has a weight), then rotation. The same arithmetic as norm_row and rope_row.
+inline void finish_head(const HeadsArgs& args, const float* x, const float* norm, std::int64_t token, float* out) {
+  float normed[kMostHeadDim];
+  if (norm) {
+    norm_row({x, nullptr, norm, normed, nullptr, 1, args.head_dim, args.eps}, 0);
+    x = normed;
+  }
+  const RopeArgs rope{x, args.positions + token, args.table, out, 1, 1, args.head_dim, args.rot, args.interleaved};
+  rope_row(rope, 0);
+}
+
+inline void heads_row(const HeadsArgs& args, std::int64_t token) {
+  const std::int64_t d = args.head_dim, heads = args.q_heads + 2 * args.kv_heads;
+  const float* const qkv = args.qkv + token * heads * d;
+  for (std::int64_t h = 0; h < args.q_heads; ++h) {
+    finish_head(args, qkv + h * d, args.q_norm, token, args.q + (token * args.q_heads + h) * d);
+  }
+  const std::int64_t slot = args.slots[token];
+  if (slot < 0) return;
+  const std::int64_t block = slot / args.block_size, offset = slot % args.block_size;
+  for (std::int64_t h = 0; h < args.kv_heads; ++h) {
+    const std::int64_t to = ((block * args.kv_heads + h) * args.block_size + offset) * d;
+    const float* const v = qkv + (args.q_heads + args.kv_heads + h) * d;
+    float k[kMostHeadDim];
+    finish_head(args, qkv + (args.q_heads + h) * d, args.k_norm, token, k);
+    write_cache(k, d, args.k_cache, to);
+    write_cache(v, d, args.v_cache, to);
+  }
+}
+
+inline void qkv_to_cache(const HeadsArgs& args) {
+  const std::int64_t width = (args.q_heads + 2 * args.kv_heads) * args.head_dim;
+  for_rows(args.tokens, width, [&](std::int64_t token) { heads_row(args, token); });
+}
+
+inline void axpy(const AxpyArgs& args) {
+  const Vec factor = set1(args.factor);
+  for_rows(args.rows, args.width, [&](std::int64_t row) {
+    const std::int64_t at = row * args.width;
+    for_vectors(args.width, [&](std::int64_t i, std::int64_t live) {
+      const Vec scaled = mul(load_live(args.x + at + i, live), factor);
+      const Vec y = args.other ? add(scaled, load_live(args.other + at + i, live)) : scaled;
+      store_live(args.out + at + i, y, live);
+    });
+  });
+}
+
 // 1 / (1 + exp(-x))
 inline Vec sigmoid(Vec x) { return div(set1(1.0f), add(set1(1.0f), exp(sub(zero(), x)))); }
 

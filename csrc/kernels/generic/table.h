@@ -20,6 +20,9 @@ inline constexpr Table make_table(const char* name) {
   t.rms_norm = rms_norm;
   t.rope = rope;
   t.gate_mul = gate_mul;
+  t.qkv_to_cache = qkv_to_cache;
+  t.axpy = axpy;
+  t.write_cache = write_cache;
   t.attend_chunk = attend_chunk;
   t.attend_part = attend_part;
   t.finish_parts = finish_parts;

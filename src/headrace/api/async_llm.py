@@ -1,4 +1,7 @@
-"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread or in a process of its own."""
+"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread or in a process of its own.
+
+With a process of its own for the engine, this one never imports torch: it starts fast and stays small.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from headrace.config import EngineConfig, resolve
-from headrace.contract.errors import InvalidRequest, WorkerError
+from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.client import EngineClient, ThreadClient
@@ -18,26 +21,31 @@ from headrace.engine.process import ProcessClient
 from headrace.models.sources import resolve_model
 
 from .assembly import Assembly
-from .launch import launch, open_tokenizer
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
+from .text.tokenizer import Tokenizer, load_tokenizer
 
 
 def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
     """What the engine's process runs: launches from plain settings, tells the front what it must know."""
+    from .launch import launch
+
     launched = launch(resolve(settings))
     facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len, "pool": launched.pool.words}
     return launched.engine, facts
 
 
-def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Any, dict[str, Any]]:
+def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tokenizer | None, dict[str, Any]]:
     if not own_process:
+        from .launch import launch
+
         launched = launch(config)
         facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
         return ThreadClient(launched.engine), launched.tokenizer, facts
     source = resolve_model(config.model.model, offline=config.model.offline)
     client = ProcessClient(build_in_child, asdict(config))
-    return client, open_tokenizer(source), client.info
+    tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
+    return client, tokenizer, client.info
 
 
 class AsyncLLM:
@@ -46,12 +54,40 @@ class AsyncLLM:
     Leaving the loop early, or cancelling it, aborts the request in the engine.
     """
 
-    def __init__(self, model: str | None = None, *, own_process: bool = False, **settings: Any) -> None:
-        config = resolve({"model": model, **settings})
-        self.client, self.tokenizer, facts = _connect(config, own_process)
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        own_process: bool = False,
+        config: EngineConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        if config is None:
+            config = resolve({"model": model, **settings})
+        elif model is not None or settings:
+            raise ConfigError("config", "holds every setting; give it alone")
+        self._connect_to(*_connect(config, own_process))
+
+    @classmethod
+    def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
+        """Over an engine that runs already. ``facts``: ``vocab_size`` and ``max_model_len``."""
+        llm = cls.__new__(cls)
+        llm._connect_to(client, tokenizer, facts)
+        return llm
+
+    def _connect_to(self, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self.vocab_size: int = facts["vocab_size"]
         self.max_model_len: int = facts["max_model_len"]
-        self._preparer = Preparer(self.tokenizer, facts["vocab_size"], facts["max_model_len"])
+        self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len)
         self._live: set[str] = set()
+
+    def prepare(
+        self, prompt: Prompt, sampling: SamplingParams | None = None, request_id: str | None = None
+    ) -> Prepared:
+        """A prompt checked and tokenized, nothing queued; safe on any thread. Raises InvalidRequest."""
+        return self._preparer.prepare(prompt, sampling, request_id)
 
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace import env
 from headrace._core import Scheduler
-from headrace.config import EngineConfig
+from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
 from headrace.engine.engine import Engine
@@ -19,6 +19,7 @@ from headrace.models.registry import load_model
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.recorder import Recorder
+from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
@@ -48,14 +49,21 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
-    configure(config.runtime.num_threads or env.num_threads() or usable_processors(), env.isa())
+    num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
+    configure(config.model.backend, num_threads, env.isa())
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
-    model = load_model(checkpoint, ops, progress=_named(progress, "load"))
+    exact = config.model.dtype == "float32"
+    model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
-    runner = Runner(model, ops, allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size))
+    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
+    limits = config.scheduler
+    graphs = Graphs(
+        model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
+    )
+    runner = Runner(model, ops, kv, graphs)
     engine = Engine(
         core,
         Worker(runner, config.cache.block_size),
@@ -63,6 +71,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
+        graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
 

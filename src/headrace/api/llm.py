@@ -58,7 +58,7 @@ class LLM:
 
         Every prompt is checked before any work: InvalidRequest names the field at fault.
         """
-        many = prompts if _is_batch(prompts) else [prompts]
+        many: Sequence[Any] = prompts if _is_batch(prompts) else [prompts]  # type: ignore[assignment]
         params = _per_prompt(sampling_params, len(many))
         prepared = [self._preparer.prepare(p, s) for p, s in zip(many, params)]
         return self._run(prepared, on_output)
@@ -106,9 +106,7 @@ class LLM:
             raise EngineDead("this LLM was closed")
         return Feed(self.engine, self.tokenizer, iter(prepared), window).turns()
 
-    def _run(
-        self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None
-    ) -> list[RequestOutput]:
+    def _run(self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
         for news in self.feed(prepared):
             for output in news:

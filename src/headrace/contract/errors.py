@@ -40,7 +40,7 @@ class PullError(HeadraceError):
 
 
 class RecordingError(HeadraceError, ValueError):
-    """A flight recording that cannot be read or replayed. ``path`` and ``line`` (from 1; 0: the file) name the place."""
+    """A flight recording that cannot be read or replayed. ``path`` and ``line`` (from 1; 0: all of it) say where."""
 
     def __init__(self, path: str, line: int, message: str) -> None:
         super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
@@ -50,6 +50,10 @@ class RecordingError(HeadraceError, ValueError):
 
 class WorkerError(HeadraceError):
     """A step failed in the worker. The sequences of that step are affected; the engine goes on."""
+
+
+class GroupBroken(HeadraceError):
+    """A rank of a group is gone, silent or out of step. The group cannot go on; its engines end their requests."""
 
 
 class EngineDead(HeadraceError):

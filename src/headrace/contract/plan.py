@@ -26,6 +26,31 @@ class StepKind(IntEnum):
     DECODE = 2
 
 
+class Role(IntEnum):
+    """What an engine does: MIXED steps, or prompts and decoding planned apart (both, or one of them)."""
+
+    UNIFIED = 0
+    NORMAL = 1
+    PROMPT = 2
+    COMPLETION = 3
+
+
+class Ignored(IntEnum):
+    """Why the scheduler ended a sequence by itself."""
+
+    TOO_LONG = 0
+    NEVER_FITS = 1
+    PREEMPTED = 2
+
+
+class GraphMode(IntEnum):
+    """How a step's forward ran: op by op, captured between attentions, or captured whole. Ordered."""
+
+    NONE = 0
+    PIECEWISE = 1
+    FULL = 2
+
+
 class Clip(IntEnum):
     """Why a slice is as long as it is."""
 
@@ -34,6 +59,12 @@ class Clip(IntEnum):
     INPUT_BUDGET = 2
     LONG_PREFILL = 3
     MODEL_LENGTH = 4
+    BLOCKS = 5
+    CHECKPOINT = 6
+    MEDIA = 7
+    KEYS = 8
+    TIME = 9
+    VERIFICATION = 10
 
 
 class Note(IntEnum):
@@ -47,6 +78,8 @@ class Note(IntEnum):
     NOT_READY = 5  # grammar compiling, KV loading
     NOT_DRAINED = 6  # results of a void step are still to come [stale tokens]
     TOO_LONG_FOR_STEP = 7  # chunked prefill is off and the prompt exceeds the budget [tokens]
+    IGNORED = 8  # ended by the scheduler [Ignored]
+    CLONED = 9  # forked, got blocks of its own [blocks]
 
 
 class Outcome(IntEnum):
@@ -76,6 +109,8 @@ class StepPlan(Protocol):
     def step(self) -> int: ...
     @property
     def kind(self) -> int: ...
+    @property
+    def time_budget_ns(self) -> int: ...  # of a prompt step; 0 = none
     @property
     def total_tokens(self) -> int: ...
     @property

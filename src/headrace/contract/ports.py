@@ -36,8 +36,11 @@ class KVConnector(Protocol):
 
 
 class StepObserver(Protocol):
-    """Sees every call that changes the scheduler, in order (the flight recorder). Must not change anything and must
-    not raise. ``planned`` sees empty plans too (``step`` -1). ``close`` comes last, when the engine closes."""
+    """Sees every call that changes the scheduler, in order (the flight recorder).
+
+    Must not change anything and must not raise. ``planned`` sees empty plans too (``step`` -1). ``close`` comes
+    last, when the engine closes.
+    """
 
     def added(self, seq_id: int, fields: dict[str, Any]) -> None: ...
     def finished(self, seq_id: int, reason: str) -> None: ...

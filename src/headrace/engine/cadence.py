@@ -22,4 +22,5 @@ class Unified:
     """The token-budget discipline: every step is MIXED."""
 
     def plan(self, core: Scheduler) -> StepPlan:
-        return core.plan(int(StepKind.MIXED))
+        plan: StepPlan = core.plan(int(StepKind.MIXED))
+        return plan

@@ -12,6 +12,7 @@ from typing import Protocol
 from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import EngineStats
 
 from .engine import Engine
 from .lifecycle import EngineLoop
@@ -32,6 +33,11 @@ class EngineClient(Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    @property
+    def stats(self) -> EngineStats:
+        """The latest snapshot; empty when the engine is gone."""
+        ...
 
     def close(self) -> None: ...
 
@@ -94,6 +100,10 @@ class ThreadClient:
     @property
     def alive(self) -> bool:
         return self._loop.alive
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats
 
     def close(self) -> None:
         self._loop.close()

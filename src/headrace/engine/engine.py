@@ -18,11 +18,14 @@ from headrace.contract.plan import SequenceStart, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import EngineStats
 
 from .book import Book
 from .cadence import Cadence, Unified
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
+from .roles import ignored_message
+from .stats import GraphSteps, StepCounts
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class Engine:
         max_waiting: int = 4096,
         step_timeout_s: float = 120.0,
         observer: StepObserver | None = None,
+        graph_steps: GraphSteps | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -59,6 +63,8 @@ class Engine:
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
+        self._counts = StepCounts(core, graph_steps)
+        self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
 
@@ -81,7 +87,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing lives here and no step is in flight."""
-        return len(self._book) == 0 and self._pending is None
+        return len(self._book) == 0 and self.resting  # a step without slices may keep other ranks company
 
     @property
     def resting(self) -> bool:
@@ -96,6 +102,7 @@ class Engine:
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
+        self._end_ignored()
         step = self._launch(plan) if plan.step >= 0 else None
         self._ran = step is not None
         if self._pending is not None:
@@ -107,6 +114,7 @@ class Engine:
                 self._pending = step
             else:
                 self._finish(step)
+        self.stats = self._counts.snapshot()
         deltas, self._deltas = self._deltas, []
         return deltas
 
@@ -154,8 +162,16 @@ class Engine:
         if self._observer:
             self._observer.finished(entry.seq_id, reason)
 
+    def _end_ignored(self) -> None:
+        """Sequences the core has ended by itself; it knows them no more, so nothing is recorded."""
+        for seq_id, reason in self.core.take_ignored():
+            if (entry := self._book.of_seq(seq_id)) is not None:
+                self._book.close(entry)
+                self._deltas.append(end_delta(entry, "error", ignored_message(reason)))
+
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)
+        self._counts.launched(plan)
         try:
             step.handle = self.worker.launch_forward(plan, self._starts(plan))
         except Exception as error:  # surfaces in _finish, in step order
@@ -189,6 +205,7 @@ class Engine:
             self._fail(step, error)
             return
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
+        self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
@@ -201,18 +218,22 @@ class Engine:
         """The step's own requests end with an error; those of later steps in flight are recomputed."""
         message = str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
         alive = self.core.fail(step.plan.step)
+        self._counts.failed_steps += 1
         if self._observer:
             self._observer.failed(step.plan.step, message)
         for seq_id in alive:
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._end(entry.request.request_id, "error", message)
 
-    def close(self, reason: str = "abort") -> list[TokenDelta]:
-        """Ends every live request and lets the step in flight come home. Returns the last deltas."""
+    def close(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
+        """Ends every live request and lets the step in flight come home. Returns the last deltas.
+
+        ``error`` is what requests are told when ``reason`` is ``error``.
+        """
         self.intake.close()
         self._drain()
         for entry in self._book.entries():
-            self._end(entry.request.request_id, reason, "the engine was closed" if reason == "error" else None)
+            self._end(entry.request.request_id, reason, error if reason == "error" else None)
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)
@@ -238,4 +259,6 @@ def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
         priority=fields["priority"],
         arrival=fields["arrival"],
         keys=keys,
+        outputs=fields.get("outputs", []),
+        checkpoints=fields.get("checkpoints", []),
     )

@@ -21,6 +21,7 @@ class Intake:
         self._ends: deque[tuple[str, str]] = deque()
         self._wake = threading.Condition()
         self._closed = False
+        self._poked = False
 
     def submit(self, request: Request, num_waiting: int = 0) -> None:
         """Raises InvalidRequest when the queue is full, EngineDead when the engine is closed."""
@@ -62,8 +63,15 @@ class Intake:
     def wait(self, timeout_s: float) -> None:
         """Sleeps until something arrives, the door closes, or the deadline passes."""
         with self._wake:
-            if not (self._requests or self._ends or self._closed):
+            if not (self._requests or self._ends or self._closed or self._poked):
                 self._wake.wait(timeout_s)
+            self._poked = False
+
+    def poke(self) -> None:
+        """Wakes the loop although nothing arrived: another rank of its group has work, and none may be missing."""
+        with self._wake:
+            self._poked = True
+            self._wake.notify_all()
 
     def close(self) -> None:
         with self._wake:

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 
+from headrace.contract.errors import HeadraceError
 from headrace.contract.result import TokenDelta
 
 from .engine import Engine
@@ -19,6 +20,12 @@ BLOCKED_WAIT_S = 0.002  # sequences live but none can run (a grammar compiles, K
 Sink = Callable[[list[TokenDelta]], None]
 
 log = logging.getLogger(__name__)
+
+
+def _told(failure: BaseException) -> str:
+    """Why the engine is gone, for those whose requests it held."""
+    reason = str(failure) if isinstance(failure, HeadraceError) else f"{type(failure).__name__}: {failure}"
+    return f"the engine was closed: {reason}"
 
 
 class EngineLoop:
@@ -53,7 +60,10 @@ class EngineLoop:
 
     def _end(self) -> None:
         try:
-            self._sink(self._engine.close("error" if self.failure is not None else "abort"))
+            if self.failure is None:
+                self._sink(self._engine.close())
+            else:
+                self._sink(self._engine.close("error", _told(self.failure)))
         except Exception:
             log.exception("closing the engine failed")
 

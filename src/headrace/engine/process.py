@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -22,6 +23,7 @@ import zmq
 from headrace.contract.errors import EngineDead, HeadraceError
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import EngineStats
 
 from .client import DeltaSink, Sinks
 from .engine import Engine
@@ -30,6 +32,7 @@ from .lifecycle import EngineLoop
 POLL_MS = 200
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
+STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
 MAX_BACKLOG = 100_000  # messages a side may be behind before it counts as stuck
 
 
@@ -58,8 +61,12 @@ class Deltas(msgspec.Struct, tag=True):
     deltas: list[TokenDelta]
 
 
+class Stats(msgspec.Struct, tag=True):
+    stats: EngineStats
+
+
 ToEngine = Submit | End | Close
-ToFront = Ready | Failed | Deltas
+ToFront = Ready | Failed | Deltas | Stats
 Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""
 
@@ -78,6 +85,7 @@ def _socket(address: str, *, bind: bool) -> zmq.Socket[bytes]:
 
 def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
     """Runs in the child until told to close or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
     socket = _socket(address, bind=False)
     encode = msgspec.msgpack.Encoder().encode
     try:
@@ -135,8 +143,11 @@ def _serve(
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
     poller.register(woken, zmq.POLLIN)
+    reporter = _Reporter(engine)
     while loop.alive and os.getppid() == parent:
         ready = dict(poller.poll(POLL_MS))
+        if (stats := reporter.due()) is not None:
+            socket.send(encode(Stats(stats)))
         if woken in ready:
             woken.recv()
         if news := take():
@@ -149,6 +160,22 @@ def _serve(
         answer = _obey(engine, message)
         if answer is not None:
             socket.send(encode(Deltas([answer])))
+
+
+class _Reporter:
+    """Says when the front should hear of the engine's state: when it changed, not too often."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._told: EngineStats | None = None
+        self._next_s = 0.0
+
+    def due(self) -> EngineStats | None:
+        now, stats = time.monotonic(), self._engine.stats
+        if now < self._next_s or stats == self._told:
+            return None
+        self._told, self._next_s = stats, now + STATS_PERIOD_S
+        return stats
 
 
 def _obey(engine: Engine, message: Submit | End) -> TokenDelta | None:
@@ -183,6 +210,7 @@ class ProcessClient:
         self._sinks = Sinks()
         self._closing = threading.Event()
         self._dead: str | None = None
+        self._stats = EngineStats()
         self._inbox: list[ToEngine] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="headrace-engine-client", daemon=True)
@@ -195,6 +223,10 @@ class ProcessClient:
     @property
     def alive(self) -> bool:
         return self._dead is None and self._process.is_alive()
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._stats if self.alive else EngineStats()
 
     def _await_ready(self, timeout_s: float) -> dict[str, Any]:
         decoder = msgspec.msgpack.Decoder(ToFront)
@@ -248,6 +280,8 @@ class ProcessClient:
                 answer = decoder.decode(self._socket.recv())
                 if isinstance(answer, Deltas):
                     self._sinks.deliver(answer.deltas)
+                elif isinstance(answer, Stats):
+                    self._stats = answer.stats
             elif not self._process.is_alive():
                 self._dead = f"the engine process died (exit code {self._process.exitcode})"
                 self._sinks.fail_all(self._dead)

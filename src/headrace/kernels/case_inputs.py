@@ -110,7 +110,9 @@ def gate(seed: int, t: int, f: int, spread: float = 3.0) -> Args:
     return (torch.randn(t, 2 * f, generator=generator(seed)) * spread,)
 
 
-def write_kv(seed: int, t: int, heads: int, block_size: int, d: int) -> Args:
+def write_kv(
+    seed: int, t: int, heads: int, block_size: int, d: int, dtype: torch.dtype = torch.float32
+) -> Args:
     """New keys and values for shuffled slots, every third one padding, into caches full of ones."""
     g = generator(seed)
     k, v = (torch.randn(t, heads, d, generator=g) for _ in range(2))
@@ -118,7 +120,35 @@ def write_kv(seed: int, t: int, heads: int, block_size: int, d: int) -> Args:
     slots = torch.randperm(blocks * block_size, generator=g)[:t].to(torch.int32)
     slots[::3] = -1
     shape = (blocks, heads, block_size, d)
-    return k, v, torch.ones(shape), torch.ones(shape), slots
+    return k, v, torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype), slots
+
+
+def heads(
+    seed: int, t: int, heads: tuple[int, int], d: int, rot: int, norms: bool, dtype: torch.dtype = torch.float32
+) -> Args:
+    """A fused projection for shuffled slots, some of them padding, into caches full of ones."""
+    g = generator(seed)
+    qkv = torch.randn(t, (heads[0] + 2 * heads[1]) * d, generator=g)
+    weights = [torch.randn(d, generator=g) if norms else None for _ in range(2)]
+    positions = torch.randint(512, (t,), generator=g, dtype=torch.int32)
+    blocks, block_size = t // 16 + 2, 16
+    slots = torch.randperm(blocks * block_size, generator=g)[:t].to(torch.int32)
+    slots[::3] = -1
+    shape = (blocks, heads[1], block_size, d)
+    caches = torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
+    return qkv, *weights, 1e-5, positions, rope_table(512, rot), False, *caches, slots
+
+
+def gather(seed: int, t: int, r: int, d: int) -> Args:
+    """x (t, d) and r row numbers, repeats likely."""
+    g = generator(seed)
+    return torch.randn(t, d, generator=g), torch.randint(t, (r,), generator=g, dtype=torch.int32)
+
+
+def axpy(seed: int, t: int, d: int, add: bool) -> Args:
+    """x (t, d), a factor, and perhaps something to add."""
+    g = generator(seed)
+    return torch.randn(t, d, generator=g), 1.7, torch.randn(t, d, generator=g) if add else None
 
 
 def attention(
@@ -129,6 +159,7 @@ def attention(
     block_size: int = 32,
     window: int = 0,
     order: int = 0,
+    narrow: bool = False,
 ) -> Args:
     """``slices`` lists (rows, sequence length). Keys and values depend on the seed and the sequence only.
 
@@ -152,6 +183,8 @@ def attention(
         dead = max(0, length - rows - window + 1) // block_size if window else 0
         k_cache[mine[:dead]] = v_cache[mine[:dead]] = math.nan
         table[s, dead : needs[s]] = mine[dead:].to(torch.int32)
+    if narrow:
+        k_cache, v_cache = k_cache.bfloat16(), v_cache.bfloat16()
     starts = torch.tensor([0, *(rows for rows, _ in slices)]).cumsum(0).to(torch.int32)
     return q, k_cache, v_cache, table, starts, torch.tensor(lengths, dtype=torch.int32), d**-0.5, window
 

@@ -57,6 +57,8 @@ def call(ops: Ops, op: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     result = getattr(ops, op)(*args)
     if op == "write_kv":
         return args[2], args[3]
+    if op == "qkv_to_cache":
+        return result, args[7], args[8]
     if op == "apply_rules":
         return (args[0],)
     if isinstance(result, Logprobs):
@@ -183,9 +185,35 @@ CASES: tuple[Case, ...] = (
     _rows(
         "write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True
     ),
+    _rows(
+        "write_kv", "bfloat16", partial(inputs.write_kv, t=20, heads=3, block_size=16, d=20, dtype=torch.bfloat16)
+    ),
     _rows("write_kv", "none", partial(inputs.write_kv, t=0, heads=1, block_size=16, d=8)),
+    *(
+        _rows("qkv_to_cache", name, partial(inputs.heads, t=t, heads=heads, d=d, rot=rot, norms=norms), timed=t > 40)
+        for name, t, heads, d, rot, norms in (
+            ("plain", 11, (9, 3), 64, 64, False),
+            ("norms", 7, (4, 1), 20, 12, True),
+            ("none", 0, (2, 2), 8, 8, True),
+            ("wide", 64, (9, 3), 64, 64, True),
+        )
+    ),
+    _rows(
+        "qkv_to_cache",
+        "bfloat16",
+        partial(inputs.heads, t=13, heads=(9, 3), d=64, rot=64, norms=True, dtype=torch.bfloat16),
+    ),
+    *(_rows("gather_rows", f"{t}-{r}", partial(inputs.gather, t=t, r=r, d=37), 1) for t, r in ((9, 5), (3, 0), (1, 4))),
+    *(
+        _rows("axpy", f"{t}x{d}{'-add' if add else ''}", partial(inputs.axpy, t=t, d=d, add=add), *((0, 2) if add else (0,)))
+        for t, d in ((0, 5), (7, 37), (64, 576))
+        for add in (False, True)
+    ),
     *(_attention(f"ragged-block-{b}", RAGGED, block_size=b) for b in (3, 16, 32, 48)),
     *(_attention(f"window-{w}", RAGGED, window=w, block_size=16) for w in (1, 5, 32, 100, 700)),
+    *(_attention(f"bfloat16-block-{b}", RAGGED, block_size=b, narrow=True) for b in (3, 32)),
+    _attention("bfloat16-window", RAGGED, window=100, block_size=16, narrow=True),
+    _attention("bfloat16-depth-20", [(3, 70), (1, 65)], d=20, narrow=True),
     _attention("none", [], heads=(2, 1), d=16),
     *(
         _attention(f"heads-{h}-{d}", [(3, 70), (1, 65)], heads=h, d=d)
@@ -195,6 +223,7 @@ CASES: tuple[Case, ...] = (
     _attention("many-heads", [(2, 40)], heads=(64, 1), d=16),
     _attention("decode-32x512", [(1, 512)] * 32, timed=True),
     _attention("decode-1x4096", [(1, 4096)], timed=True),
+    _attention("bfloat16-decode-1x4096", [(1, 4096)], narrow=True, timed=True),
     _attention("prefill-512", [(512, 512)], timed=True),
     *(
         _rows("apply_rules", f"{r}x{v}", partial(inputs.rules, rows=r, vocab=v), 0, 1)
@@ -234,7 +263,7 @@ def time_cases(
 ) -> list[dict[str, Any]]:
     """Time the named cases (default: all timed ones).
 
-    Each dict has case, op, backend, isa, median_us and best_us of one call, over ``repeats`` runs of at least
+    Each dict has case, op, backend, isa, median_us, best_us and worst_us of one call, over ``repeats`` runs of at least
     ``seconds`` each. In-place ops are repeated on their own output.
     """
     ops = resolve_ops(backend, strict=True)
@@ -258,6 +287,7 @@ def _time_case(ops: Ops, case: Case, repeats: int, seconds: float) -> dict[str, 
         "isa": _isa(ops.name),
         "median_us": median,
         "best_us": best,
+        "worst_us": each[-1] * 1e6,
     }
 
 

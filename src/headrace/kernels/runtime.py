@@ -1,5 +1,5 @@
-"""Process-wide settings of the CPU kernels: thread count and instruction set. Results do not depend on either's
-thread count; they do on the instruction set, so it is chosen once, at launch."""
+"""Threads and instruction set of a process, set once at launch. Neither choice of threads changes a bit of a result;
+the instruction set may (scalar rounds differently)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ def usable_processors() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def configure(num_threads: int, isa: str | None = None) -> None:
-    """Sets the kernel pool and torch to ``num_threads``; ``isa`` None keeps the best there is.
+def configure(backend: str, num_threads: int, isa: str | None = None) -> None:
+    """Gives the threads to whoever computes; ``isa`` None keeps the best there is.
 
-    Raises ConfigError for an instruction set this machine or build lacks.
+    With the ``cpu`` backend torch gets one thread: its own pool spins after work and would take the processors from
+    the kernels'. Raises ConfigError for an instruction set this machine or build lacks.
     """
-    from headrace import _kernels
+    torch.set_num_threads(1 if backend == "cpu" else num_threads)
+    if backend != "cpu":
+        return
+    from .cpu import runtime
 
-    torch.set_num_threads(num_threads)
-    _kernels.set_num_threads(num_threads)
-    if isa is not None:
-        if isa not in _kernels.available_isas():
-            known = ", ".join(_kernels.available_isas())
-            raise ConfigError("HEADRACE_ISA", f"{isa!r} is not available here; choose one of {known}")
-        _kernels.set_isa(isa)
+    runtime.set_num_threads(num_threads)
+    if isa is None:
+        return
+    if isa not in runtime.available_isas():
+        known = ", ".join(runtime.available_isas())
+        raise ConfigError("HEADRACE_ISA", f"{isa!r} is not available here; choose one of {known}")
+    runtime.set_isa(isa)

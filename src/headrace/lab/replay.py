@@ -1,7 +1,7 @@
-"""Replay: the recorded calls, made again to a fresh scheduler; every plan must come out the same, array for array.
+"""Replay: the recorded calls, made again to a fresh scheduler; every plan must come out the same.
 
-The scheduler is a pure function of its calls, so a difference means that the file was changed, or that this version
-plans otherwise than the one that recorded. No worker and no model take part.
+The scheduler is a pure function of its calls, so a difference means that the file was changed, or that this
+version plans otherwise than the one that recorded. No worker and no model take part.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace._core import Scheduler
+from headrace._core import Scheduler, StepCost
 from headrace.contract.errors import RecordingError
 from headrace.engine.engine import add_sequence
 from headrace.obs import events
@@ -22,8 +22,10 @@ from headrace.obs.recording import Recording
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where replay and recording part. ``step`` is -1 outside of steps; ``field``: the array's (or
-    number's) name, or ``call`` when the scheduler refused what was recorded."""
+    """The first place where replay and recording part. ``step`` is -1 outside of steps.
+
+    ``field``: the array's (or number's) name, or ``call`` when the scheduler refused what was recorded.
+    """
 
     line: int
     step: int
@@ -49,7 +51,7 @@ class ReplayReport:
 
 
 class Player:
-    """Makes recorded calls, one by one, to ``core``. For replay and for whoever wants to look between calls."""
+    """Makes recorded calls to ``core``, one by one, so that one can look at it between calls."""
 
     def __init__(self, recording: Recording) -> None:
         """Raises RecordingError when no scheduler can be built from the recorded settings."""
@@ -61,7 +63,7 @@ class Player:
             raise RecordingError(recording.path, 1, f"core: no scheduler can be built: {reason}") from error
 
     def play(self, index: int) -> tuple[Any, Difference | None]:
-        """Makes call ``index``; returns what the scheduler returned, and how that differs from what was recorded."""
+        """Makes call ``index``; returns what came of it, and how that differs from the recording."""
         event = self.recording.events[index]
         line = self.recording.line(index)
         try:
@@ -76,7 +78,8 @@ class Player:
         core = self.core
         match event:
             case events.Planned():
-                return core.plan(event.kind)
+                companion = event.step >= 0 and not event.seq_ids
+                return core.plan(event.kind, time_budget_ns=event.time_budget_ns, companion=companion)
             case events.Committed():
                 rows = (event.num_valid, event.offsets, event.tokens)
                 return core.commit(event.step, *(np.asarray(row, dtype=np.int32) for row in rows))
@@ -92,6 +95,17 @@ class Player:
                 return core.set_ready(event.seq_id, event.ready)
             case events.CacheReset():
                 return core.reset_prefix_cache(event.running)
+            case events.Forked():
+                prompt = np.asarray(event.prompt, dtype=np.int32)
+                return core.fork(event.parent, event.seq_id, prompt, event.outputs)
+            case events.Placed():
+                return core.place(event.seq_id)
+            case events.Judged():
+                return core.set_confidences(event.seq_id, event.confidences)
+            case events.Priced():
+                fields = msgspec.structs.asdict(event)
+                del fields["t"]
+                return core.set_cost(StepCost(**fields))
 
 
 def replay(recording: Recording) -> ReplayReport:

@@ -1,1 +1,1 @@
-"""What can be seen of a running engine, without touching it: the flight recorder, its recordings, timelines."""
+"""What can be seen of a running engine without touching it: flight recorder, recordings, timelines."""

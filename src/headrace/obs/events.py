@@ -1,8 +1,9 @@
 """The lines of a flight recording: one JSON object each, ``event`` says which. Format 1.
 
-Every call that changes the scheduler is one event, in the order of the calls; nothing else is needed to repeat a run.
-``t`` is seconds since the recording began, on a monotonic clock. Fields that hold their default are left out of the
-file. A change of meaning, or a new field that replay depends on, is a new ``FORMAT``.
+Every call that changes the scheduler is one event, in the order of the calls; nothing else is needed to
+repeat a run. ``t`` is seconds since the recording began, on a monotonic clock. Fields that hold their
+default are left out of the file. A change of meaning, or a new field that replay depends on, is a new
+``FORMAT``.
 """
 
 from __future__ import annotations
@@ -46,11 +47,15 @@ class Added(Event, tag="add", kw_only=True):
     arrival: float
     salt: str = ""
     adapter: str = ""
+    outputs: list[int] = []
+    checkpoints: list[int] = []
 
 
 class Finished(Event, tag="finish", kw_only=True):
-    """A sequence was ended from outside: ``abort``, ``stop`` (a stop string) or ``error``. Ends that the scheduler
-    finds itself (end-of-sequence ids, lengths) follow from the commits and have no line."""
+    """A sequence was ended from outside: ``abort``, ``stop`` (a stop string) or ``error``.
+
+    Ends that the scheduler finds itself (end-of-sequence ids, lengths) follow from the commits: no line.
+    """
 
     t: float
     seq_id: int
@@ -58,7 +63,10 @@ class Finished(Event, tag="finish", kw_only=True):
 
 
 class Planned(Event, tag="plan", kw_only=True):
-    """A plan, array for array as in ``contract/plan.py``. ``step`` -1: nothing could run, but the notes say why."""
+    """A plan, array for array as in ``contract/plan.py``. ``step`` -1: nothing could run, see the notes.
+
+    A step without slices keeps other ranks company.
+    """
 
     t: float
     step: int
@@ -90,10 +98,11 @@ class Planned(Event, tag="plan", kw_only=True):
     num_free_blocks: int
     num_running: int
     num_waiting: int
+    time_budget_ns: int = 0
 
 
 class Committed(Event, tag="commit", kw_only=True):
-    """A step's result as the worker gave it: ``num_valid`` per slice, ``offsets`` cut ``tokens`` into slices."""
+    """A step's result as the worker gave it: ``num_valid`` per slice; ``offsets`` cut ``tokens``."""
 
     t: float
     step: int
@@ -126,6 +135,42 @@ class Readied(Event, tag="ready", kw_only=True):
     ready: bool
 
 
+class Forked(Event, tag="fork", kw_only=True):
+    """A sequence began that shares what ``parent`` had computed."""
+
+    t: float
+    parent: int
+    seq_id: int
+    prompt: list[int]
+    outputs: list[int]
+
+
+class Placed(Event, tag="place", kw_only=True):
+    """A sequence that was prefilled elsewhere got its blocks."""
+
+    t: float
+    seq_id: int
+
+
+class Judged(Event, tag="confidences", kw_only=True):
+    """How likely each draft of a sequence is accepted, given that all before it were."""
+
+    t: float
+    seq_id: int
+    confidences: list[float]
+
+
+class Priced(Event, tag="cost", kw_only=True):
+    """What verifying more drafts costs from here on; fields are those of the core's ``StepCost``."""
+
+    t: float
+    sizes: list[int]
+    times_ms: list[float]
+    slope_ms: float = 0.0
+    sampler_ms: float = 0.0
+    sampler_by_seqs: list[tuple[int, float]] = []
+
+
 class CacheReset(Event, tag="reset", kw_only=True):
     """The prefix cache was forgotten; ``running``: even at running sequences' expense."""
 
@@ -133,7 +178,20 @@ class CacheReset(Event, tag="reset", kw_only=True):
     running: bool = False
 
 
-Body: TypeAlias = Added | Finished | Planned | Committed | Failed | Drafted | Readied | CacheReset
+Body: TypeAlias = (
+    Added
+    | Finished
+    | Planned
+    | Committed
+    | Failed
+    | Drafted
+    | Readied
+    | CacheReset
+    | Forked
+    | Placed
+    | Judged
+    | Priced
+)
 
 PLAN_NUMBERS = (
     "step",
@@ -144,4 +202,5 @@ PLAN_NUMBERS = (
     "num_running",
     "num_waiting",
 )
-PLAN_ARRAYS = tuple(name for name in Planned.__struct_fields__ if name not in (*PLAN_NUMBERS, "t"))
+PLAN_INPUTS = ("time_budget_ns",)  # what the caller asked for: replay passes it on
+PLAN_ARRAYS = tuple(name for name in Planned.__struct_fields__ if name not in (*PLAN_NUMBERS, *PLAN_INPUTS, "t"))

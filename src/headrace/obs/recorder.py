@@ -1,7 +1,8 @@
-"""The flight recorder: writes down every call that changes the scheduler, so that a run can be repeated and explained.
+"""The flight recorder: writes down every call that changes the scheduler, so that a run can be repeated.
 
-It must never change, slow to a crawl or stop the engine it observes: when it cannot write, it says so once and
-turns itself off for good. A recording holds prompts and outputs as token ids; treat the file like the conversations.
+It must never change, slow to a crawl or stop the engine it observes: when it cannot write, it says so once
+and turns itself off for good. A recording holds prompts and outputs as token ids; treat the file like the
+conversations.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Recorder:
     ) -> Recorder:
         """Begins a recording at ``path``. ``settings``: the scheduler's constructor arguments.
 
-        An older recording there is kept as ``<path>.previous``; any other file is left alone. Raises ConfigError.
+        An older recording there is kept as ``<path>.previous``; any other file is left alone. Raises
+        ConfigError.
         """
         try:
             _make_way(path)
@@ -83,7 +85,7 @@ class Recorder:
         """Whether it still records."""
         return self._file is not None
 
-    # -- what the engine tells ---------------------------------------------------------------------------------
+    # -- what the engine tells --------------------------------------------------------------------------
 
     def added(self, seq_id: int, fields: dict[str, Any]) -> None:
         self._record(events.Added, seq_id=seq_id, **fields)
@@ -97,7 +99,7 @@ class Recorder:
         if remarks is not None and (not remarks or remarks == self._last_remarks):
             self._flush_if_due()
             return
-        numbers = {name: getattr(plan, name) for name in events.PLAN_NUMBERS}
+        numbers = {name: getattr(plan, name) for name in events.PLAN_NUMBERS + events.PLAN_INPUTS}
         arrays = {name: getattr(plan, name).tolist() for name in events.PLAN_ARRAYS}
         self._record(events.Planned, **numbers, **arrays)
         if remarks and not any(code == Note.PREEMPTED for _, code, _ in remarks):
@@ -120,6 +122,20 @@ class Recorder:
     def cache_reset(self, running: bool) -> None:
         self._record(events.CacheReset, running=running)
 
+    def forked(self, parent: int, seq_id: int, prompt: list[int], outputs: list[int]) -> None:
+        self._record(events.Forked, parent=parent, seq_id=seq_id, prompt=prompt, outputs=outputs)
+
+    def placed(self, seq_id: int) -> None:
+        self._record(events.Placed, seq_id=seq_id)
+
+    def judged(self, seq_id: int, confidences: list[float]) -> None:
+        self._record(events.Judged, seq_id=seq_id, confidences=confidences)
+
+    def priced(self, cost: Any) -> None:
+        """``cost``: the core's StepCost."""
+        names = ("sizes", "times_ms", "slope_ms", "sampler_ms", "sampler_by_seqs")
+        self._record(events.Priced, **{name: getattr(cost, name) for name in names})
+
     def close(self) -> None:
         """Writes what is left. Later calls do nothing."""
         if self._file is None:
@@ -130,7 +146,7 @@ class Recorder:
         except (OSError, ValueError) as error:
             self._warn(error)
 
-    # -- writing ------------------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------------
 
     def _record(self, make: Callable[..., Event], /, **fields: Any) -> None:
         self._last_remarks = None

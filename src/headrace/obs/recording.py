@@ -1,7 +1,7 @@
 """A recording read back: checked line by line, so that whoever uses it can trust shapes and order.
 
-A last line that was cut off (the process was killed) is left out and reported; anything else wrong is an error that
-names the line. It never repairs or guesses.
+A last line that was cut off (the process was killed) is left out and reported; anything else wrong is an
+error that names the line. It never repairs or guesses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 from headrace.contract.errors import RecordingError
 from headrace.contract.plan import Clip, Note
 
-from .events import FORMAT, Added, Body, Committed, Config, Failed, Finished, Planned
+from .events import FORMAT, Added, Body, Committed, Config, Failed, Finished, Forked, Planned
 
 _NOTES = frozenset(int(note) for note in Note)
 _CLIPS = frozenset(int(clip) for clip in Clip)
@@ -22,7 +22,7 @@ _CLIPS = frozenset(int(clip) for clip in Clip)
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: the last line was cut off and left out."""
+    """``events[i]`` stands on line ``i + 2`` of ``path``. ``truncated``: a last line was cut off."""
 
     path: str
     config: Config
@@ -103,7 +103,7 @@ class _Checker:
                 self._commit(event)
             elif isinstance(event, Failed):
                 self._returned(event.step)
-            elif isinstance(event, Added):
+            elif isinstance(event, Added | Forked):
                 _require(event.seq_id not in self.known, f"sequence {event.seq_id} was added before")
                 self.known.add(event.seq_id)
             elif isinstance(event, Finished):

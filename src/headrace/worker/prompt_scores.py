@@ -53,7 +53,7 @@ def _score_one(runner: Runner, hidden: Tensor, item: ScoreSlice) -> LogprobArray
     parts = []
     for at in range(0, len(item.token_ids), ROWS_AT_ONCE):
         ids = torch.from_numpy(item.token_ids[at : at + ROWS_AT_ONCE])
-        rows = torch.arange(item.first_row + at, item.first_row + at + len(ids))
+        rows = torch.arange(item.first_row + at, item.first_row + at + len(ids), dtype=torch.int32)
         logits = runner.logits(hidden, rows)
         parts.append(to_arrays(runner.ops.gather_logprobs(logits, ids, item.num_top)))
     return LogprobArrays(

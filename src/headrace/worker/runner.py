@@ -8,16 +8,23 @@ import torch
 from torch import Tensor
 
 from headrace.contract.batch import PackedBatch
+from headrace.contract.plan import IntArray
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
 
+from .graphs import Graphs
+
 
 class Runner:
-    """``forward`` gives hidden states of all rows; ``logits`` the head's output for chosen rows."""
+    """``forward`` gives hidden states of all rows and logits of those asked for; ``logits`` is the head alone.
 
-    def __init__(self, model: Model, ops: Ops, kv: Sequence[LayerKV]) -> None:
+    With ``graphs`` a step that fits one is replayed from it; its results are then views that the next step overwrites.
+    """
+
+    def __init__(self, model: Model, ops: Ops, kv: Sequence[LayerKV], graphs: Graphs | None = None) -> None:
         self.model = model
         self.ops = ops
+        self.graphs = graphs
         self._kv = kv
 
     def context(self, batch: PackedBatch) -> ForwardContext:
@@ -36,10 +43,21 @@ class Runner:
             layers=self._kv,
         )
 
-    def forward(self, context: ForwardContext) -> Tensor:
-        """Hidden states (T, hidden)."""
-        return self.model.forward(context)
+    def clone_blocks(self, pairs: IntArray) -> None:
+        """Copies KV blocks, ``pairs`` flat (from, to), in this order: one may be a later one's source."""
+        tensors = {t.data_ptr(): t for layer in self._kv for t in (layer.k, layer.v)}  # groups share them
+        for source, target in zip(pairs[::2].tolist(), pairs[1::2].tolist()):
+            for tensor in tensors.values():
+                tensor[target].copy_(tensor[source])
+
+    def forward(self, batch: PackedBatch, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch."""
+        graph = self.graphs.find(batch, len(rows)) if self.graphs is not None else None
+        if graph is not None:
+            return graph.run(context, rows)
+        hidden = self.model.forward(context)
+        return hidden, self.logits(hidden, rows)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
-        """Logits (R, V) of the given rows (int64) of ``hidden``."""
-        return self.model.logits(hidden[rows])
+        """Logits (R, V) of the given rows (R,) int32 of ``hidden``."""
+        return self.model.logits(self.ops.gather_rows(hidden, rows))

@@ -84,13 +84,14 @@ class Worker:
 
     @torch.inference_mode()
     def _forward(self, handle: StepHandle) -> None:
+        self._runner.clone_blocks(handle.plan.clone_blocks)
+        if len(handle.plan.seq_ids) == 0:
+            return  # a step in company of other ranks; a dense model has nothing to exchange in it
         context = self._runner.context(handle.batch)
         prev = torch.from_numpy(handle.batch.prev_positions)
         fill_unknown_ids(context.input_ids, context.query_start_loc, prev, self._last_sampled)
-        hidden = self._runner.forward(context)
-        rows = handle.batch.logits_indices[handle.batch.discard == 0].astype(np.int64)
-        if len(rows):
-            handle.logits = self._runner.logits(hidden, torch.from_numpy(rows))
+        rows = torch.from_numpy(handle.batch.logits_indices[handle.batch.discard == 0])
+        hidden, handle.logits = self._runner.forward(handle.batch, context, rows)
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
 
     @torch.inference_mode()

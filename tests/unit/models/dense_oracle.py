@@ -49,9 +49,7 @@ def mlp(w: dict[str, Tensor], at: str, x: Tensor, activation: str) -> Tensor:
     return (gate * (x @ w[at + "mlp.up_proj.weight"].T)) @ w[at + "mlp.down_proj.weight"].T
 
 
-def attention(
-    config: dict[str, Any], kind: str, index: int, w: dict[str, Tensor], x: Tensor, norm: Any
-) -> Tensor:
+def attention(config: dict[str, Any], kind: str, index: int, w: dict[str, Tensor], x: Tensor, norm: Any) -> Tensor:
     at = f"model.layers.{index}.self_attn."
     num_heads, num_kv = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim", config["hidden_size"] // num_heads)
@@ -91,9 +89,7 @@ def window_of(config: dict[str, Any], kind: str, index: int) -> int:
 def rotate(x: Tensor, base: float, scaling: dict[str, Any] | None) -> Tensor:
     """Rotary positions as complex multiplication: dims (i, i + D/2) are one complex number."""
     half = x.shape[-1] // 2
-    angles = (
-        torch.arange(len(x)).double()[:, None, None] * torch.tensor(frequencies(base, half, scaling)).double()
-    )
+    angles = torch.arange(len(x)).double()[:, None, None] * torch.tensor(frequencies(base, half, scaling)).double()
     z = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)
     return torch.cat((z.real, z.imag), dim=-1)
 

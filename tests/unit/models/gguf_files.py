@@ -33,10 +33,7 @@ def value_bytes(value: Any) -> bytes:
         return struct.pack("<I", STRING) + text(value)
     inner = value_bytes(value[0])[:4]
     return (
-        struct.pack("<I", ARRAY)
-        + inner
-        + struct.pack("<Q", len(value))
-        + b"".join(value_bytes(v)[4:] for v in value)
+        struct.pack("<I", ARRAY) + inner + struct.pack("<Q", len(value)) + b"".join(value_bytes(v)[4:] for v in value)
     )
 
 

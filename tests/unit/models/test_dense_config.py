@@ -121,6 +121,4 @@ def test_defaults() -> None:
     assert derived("gemma3").tied_head is True
     assert derived("gemma3").attention_scale == pytest.approx(10**-0.5)
     assert derived("gemma3").embedding_scale == pytest.approx(32**0.5)
-    assert (
-        derived("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0}).sliding_rope.kind == "default"
-    )
+    assert derived("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0}).sliding_rope.kind == "default"

@@ -29,9 +29,7 @@ def ops() -> Ops:
 
 
 @pytest.fixture(params=CONFIGS)
-def tiny(
-    request: pytest.FixtureRequest, tmp_path: Path, ops: Ops
-) -> tuple[Model, dict[str, Any], dict[str, Tensor]]:
+def tiny(request: pytest.FixtureRequest, tmp_path: Path, ops: Ops) -> tuple[Model, dict[str, Any], dict[str, Tensor]]:
     config = CONFIGS[request.param]
     tensors = random_tensors(config)
     directory = write_directory(tmp_path / "model", config, tensors)

@@ -8,7 +8,7 @@ import torch
 from dense_oracle import llama3
 
 from headrace.models.dense.config_rope import RopeConfig
-from headrace.models.dense.tensor_ops import inverse_frequencies, rope_table, split_heads
+from headrace.models.dense.tensor_ops import inverse_frequencies, rope_table
 
 
 def test_plain_frequencies() -> None:
@@ -39,13 +39,3 @@ def test_table_holds_cosines_then_sines() -> None:
     assert table[0].tolist() == [[1.0, 1.0], [0.0, 0.0]]
     expected = [[math.cos(15), math.cos(1.5)], [math.sin(15), math.sin(1.5)]]
     torch.testing.assert_close(table[15], torch.tensor(expected))
-
-
-def test_split_heads() -> None:
-    qkv = torch.arange(2 * 16.0).view(2, 16)
-    q, k, v = split_heads(qkv, (8, 4, 4), 4)
-    assert (q.shape, k.shape, v.shape) == ((2, 2, 4), (2, 1, 4), (2, 1, 4))
-    assert all(part.is_contiguous() for part in (q, k, v))
-    assert q[1, 1].tolist() == [20, 21, 22, 23]
-    assert k[1, 0].tolist() == [24, 25, 26, 27]
-    assert v[0, 0].tolist() == [12, 13, 14, 15]

@@ -34,9 +34,7 @@ def test_tensors_and_logits_equal_the_directory(name: str, tmp_path: Path) -> No
         torch.testing.assert_close(gguf.tensor(key), tensor, rtol=0, atol=1e-7)
     ops, ids = resolve_ops("reference"), list(range(30))
     directory = open_checkpoint(write_directory(tmp_path / "hf", config, tensors))
-    ours, theirs = (
-        PagedRunner(load_model(c, ops), ops, 1, 30).logits({0: ids})[0] for c in (gguf, directory)
-    )
+    ours, theirs = (PagedRunner(load_model(c, ops), ops, 1, 30).logits({0: ids})[0] for c in (gguf, directory))
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
@@ -49,9 +47,7 @@ def test_missing_head_means_tied(tmp_path: Path) -> None:
 
 
 def test_gemma_defaults(tmp_path: Path) -> None:
-    config = open_checkpoint(
-        write_gguf(tmp_path / "g.gguf", CONFIGS["gemma3"], {**tensors_of("gemma3")})
-    ).config
+    config = open_checkpoint(write_gguf(tmp_path / "g.gguf", CONFIGS["gemma3"], {**tensors_of("gemma3")})).config
     assert config["sliding_window_pattern"] == 6
     assert config["rope_local_base_freq"] == 1e4
     assert config["rope_theta"] == 1e6

@@ -117,9 +117,7 @@ def test_a_passing_status_is_tried_again(site: Site, tmp_path: Path) -> None:
 def test_a_server_that_keeps_failing_is_given_up(site: Site, tmp_path: Path) -> None:
     site.files["/f"] = DATA
     site.die_after["/f"] = [10] * 99
-    with pytest.raises(
-        PullError, match=r"/f: .*the connection ended at byte 50 of 3000000; pull again to resume"
-    ):
+    with pytest.raises(PullError, match=r"/f: .*the connection ended at byte 50 of 3000000; pull again to resume"):
         downloader().fetch(Remote(site.url + "/f", SUM), tmp_path / "f")
     assert len(site.seen) == 5
     assert (tmp_path / "f.part").read_bytes() == DATA[:50]
@@ -177,9 +175,7 @@ def test_a_password_in_the_address_becomes_a_header(site: Site, tmp_path: Path) 
     assert site.seen[0][2] == "Basic bWU6cEBzcw=="
 
 
-def test_no_space_is_noticed_before_the_transfer(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_space_is_noticed_before_the_transfer(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.files["/f"] = DATA
     usage = files_module.shutil.disk_usage(tmp_path)
     with monkeypatch.context() as patched:

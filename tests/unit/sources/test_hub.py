@@ -52,9 +52,7 @@ def test_a_sharded_model(site: Site) -> None:
 
 
 def test_a_model_in_one_file(site: Site) -> None:
-    add_hub_model(
-        site, "org/name", {"config.json": b"{}", "model.safetensors": b"w", "other.safetensors": b"o"}
-    )
+    add_hub_model(site, "org/name", {"config.json": b"{}", "model.safetensors": b"w", "other.safetensors": b"o"})
     assert names(resolve_model("hf:org/name").path) == {"config.json", "model.safetensors"}
 
 
@@ -176,9 +174,7 @@ def test_a_gated_model_says_so(site: Site) -> None:
         resolve_model("hf:org/name")
 
 
-@pytest.mark.parametrize(
-    "spec", ["hf:", "hf:name", "hf:../name", "hf:org/..", "hf:org/name@../x", "hf:org/a b"]
-)
+@pytest.mark.parametrize("spec", ["hf:", "hf:name", "hf:../name", "hf:org/..", "hf:org/name@../x", "hf:org/a b"])
 def test_malformed_names(spec: str) -> None:
     with pytest.raises(PullError, match="ORG/NAME"):
         resolve_model(spec)

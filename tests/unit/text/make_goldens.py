@@ -36,8 +36,7 @@ def main(name: str, model: str) -> None:
     params.n_ctx = 64
     server = oracle.Server(params)
     rows = [
-        {"text": text}
-        | {key: tokenize(server.listening_address, text, key == "marked") for key in ("marked", "plain")}
+        {"text": text} | {key: tokenize(server.listening_address, text, key == "marked") for key in ("marked", "plain")}
         for text in PLAIN + CONTROL
     ]
     lines = ",\n".join(json.dumps(row, ensure_ascii=True) for row in rows)

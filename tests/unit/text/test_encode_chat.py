@@ -36,9 +36,7 @@ def controls(tokenizer: Tokenizer, ids: list[int]) -> list[int]:
 
 
 HARMLESS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"), max_size=20)
-HOSTILE = st.lists(
-    st.sampled_from(["<|turn|>", "<|eos|>", "<|bos|>", "<", "|", "tu", "eos|>", " ", "a"]), max_size=6
-)
+HOSTILE = st.lists(st.sampled_from(["<|turn|>", "<|eos|>", "<|bos|>", "<", "|", "tu", "eos|>", " ", "a"]), max_size=6)
 
 
 @given(contents=st.lists(HARMLESS, min_size=1, max_size=3), template=st.sampled_from(TEMPLATES))
@@ -53,12 +51,8 @@ def test_harmless_contents_encode_as_the_plain_rendering(
     assert encode_chat(byte_level, messages, template=template) == byte_level.encode(text)
 
 
-@given(
-    contents=st.lists(HOSTILE.map("".join), min_size=1, max_size=3), template=st.sampled_from(TEMPLATES[:5])
-)
-def test_no_control_id_comes_from_a_content(
-    byte_level: Tokenizer, contents: list[str], template: str
-) -> None:
+@given(contents=st.lists(HOSTILE.map("".join), min_size=1, max_size=3), template=st.sampled_from(TEMPLATES[:5]))
+def test_no_control_id_comes_from_a_content(byte_level: Tokenizer, contents: list[str], template: str) -> None:
     messages = user(*contents)
     ids = encode_chat(byte_level, messages, template=template)
     assert controls(byte_level, ids) == own_controls(byte_level, template, messages)

@@ -79,11 +79,7 @@ class Budget:
             raise BudgetError("the template formats with '%', which is not supported")
 
     def _integers(self, operator: str, left: int, right: int) -> None:
-        bits = (
-            left.bit_length() * max(abs(right), 1)
-            if operator == "**"
-            else left.bit_length() + right.bit_length()
-        )
+        bits = left.bit_length() * max(abs(right), 1) if operator == "**" else left.bit_length() + right.bit_length()
         if bits > MAX_INTEGER_BITS:
             raise BudgetError("the template computes with oversized integers")
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.contract.errors import InvalidRequest
+
 from .budget import RenderLimits
 from .specials import SpecialMatcher
 from .template import Message, render_chat

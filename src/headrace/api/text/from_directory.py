@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from headrace.contract.errors import ModelError
+
 from .pieces import SPACE_MARK, PieceKind, PieceRule
 from .settings import TokenizerSettings, distinct
 

@@ -73,9 +73,7 @@ class _Header:
 
     def end_ids(self) -> tuple[int, ...]:
         named = [self.token_id(key) for key in ("eos", "eot", "eom")]
-        controls = [
-            i for i, kind in enumerate(self.types) if kind == CONTROL and self.tokens[i] in END_OF_TURN
-        ]
+        controls = [i for i, kind in enumerate(self.types) if kind == CONTROL and self.tokens[i] in END_OF_TURN]
         return distinct([*named, *controls])
 
     def settings(self, rule: PieceRule, add_bos: bool) -> TokenizerSettings:
@@ -130,12 +128,8 @@ def _sentencepiece(header: _Header) -> tuple[Tokenizer, TokenizerSettings]:
         byte_fallback=True,
     )
     mark = normalizers.Replace(" ", SPACE_MARK)
-    backend.normalizer = (
-        normalizers.Sequence([normalizers.Prepend(SPACE_MARK), mark]) if prefix_space else mark
-    )
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    )
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE_MARK), mark]) if prefix_space else mark
+    backend.decoder = decoders.Sequence([decoders.Replace(SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
     header.add_tokens(backend)
     return backend, header.settings(PieceRule(PieceKind.SENTENCEPIECE, prefix_space), add_bos=True)
 

@@ -202,15 +202,11 @@ def _tojson(
     _budget(context).weigh(value)
     if indent is not None and indent > 16:
         raise TemplateRaisedError("tojson: indent over 16")
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 @pass_context
-def _indent(
-    context: Context, text: str, width: int | str = 4, first: bool = False, blank: bool = False
-) -> str:
+def _indent(context: Context, text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     prefix = width if isinstance(width, str) else " " * min(width, 1000)
     _budget(context).replacing(str(text), "\n", prefix + "\n")
     return filters.do_indent(str(text), prefix, first, blank)

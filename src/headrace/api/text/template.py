@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
 from headrace.contract.errors import InvalidRequest, ModelError
+
 from .budget import Budget, BudgetError, RenderLimits
 from .sandbox import BUDGET, ChatEnvironment
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import tokenizers
 
 from headrace.contract.errors import ModelError
+
 from .from_directory import from_directory
 from .from_gguf import from_gguf
 from .settings import TokenizerSettings

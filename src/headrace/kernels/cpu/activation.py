@@ -7,16 +7,26 @@ from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
 
+from ..workspace import empty, rows_of
+
 
 def silu_mul(x: Tensor) -> Tensor:
     """x (T, 2F) -> (T, F)."""
-    out = x.new_empty(x.shape[0], x.shape[1] // 2)
-    _kernels.silu_mul(to_dlpack(x.contiguous()), to_dlpack(out))
+    out = empty(x.shape[0], x.shape[1] // 2)
+    _kernels.silu_mul(to_dlpack(rows_of(x)), to_dlpack(out))
     return out
 
 
 def gelu_tanh_mul(x: Tensor) -> Tensor:
     """x (T, 2F) -> (T, F)."""
-    out = x.new_empty(x.shape[0], x.shape[1] // 2)
-    _kernels.gelu_tanh_mul(to_dlpack(x.contiguous()), to_dlpack(out))
+    out = empty(x.shape[0], x.shape[1] // 2)
+    _kernels.gelu_tanh_mul(to_dlpack(rows_of(x)), to_dlpack(out))
+    return out
+
+
+def axpy(x: Tensor, factor: float, other: Tensor | None) -> Tensor:
+    """x (T, D) times ``factor``, plus ``other`` where given."""
+    out = empty(*x.shape)
+    added = None if other is None else to_dlpack(rows_of(other))
+    _kernels.axpy(to_dlpack(rows_of(x)), factor, added, to_dlpack(out))
     return out

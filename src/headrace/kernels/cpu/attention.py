@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
+
+from ..workspace import empty, rows_of
+from .cache import as_capsule
 
 
 def paged_attention(
@@ -20,8 +22,9 @@ def paged_attention(
     window: int,
 ) -> Tensor:
     """q (T, Hq, D) -> (T, Hq, D); see ``Ops.paged_attention``. Padding rows come back as zeros."""
-    q = q.contiguous()
-    out = torch.empty_like(q)
-    arrays = map(to_dlpack, (q, k_cache, v_cache, block_table, query_start_loc, seq_lens))
-    _kernels.paged_attention(*arrays, scale, window, to_dlpack(out))
+    q = rows_of(q)
+    out = empty(*q.shape)
+    caches = as_capsule(k_cache), as_capsule(v_cache)
+    tables = map(to_dlpack, (block_table, query_start_loc, seq_lens))
+    _kernels.paged_attention(to_dlpack(q), *caches, *tables, scale, window, to_dlpack(out))
     return out

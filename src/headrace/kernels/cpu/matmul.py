@@ -14,6 +14,7 @@ from headrace import _kernels
 from headrace._kernels import Weight
 
 from ..quant import QuantRows, Stored, parts_of
+from ..workspace import empty, rows_of
 
 
 def pack_weight(stored: Stored) -> Weight:
@@ -50,13 +51,20 @@ def _as_bfloat16(part: Tensor) -> Tensor | None:
 
 def linear(x: Tensor, w: Weight, bias: Tensor | None) -> Tensor:
     """x (T, K) -> (T, N)."""
-    out = x.new_empty(x.shape[0], w.n)
-    _kernels.linear(to_dlpack(x.contiguous()), w, None if bias is None else to_dlpack(bias), to_dlpack(out))
+    out = empty(x.shape[0], w.n)
+    _kernels.linear(to_dlpack(rows_of(x)), w, None if bias is None else to_dlpack(bias), to_dlpack(out))
     return out
 
 
 def embedding(ids: Tensor, w: Weight) -> Tensor:
     """ids (T,) int32 -> (T, K)."""
-    out = torch.empty(ids.shape[0], w.k)
+    out = empty(ids.shape[0], w.k)
     _kernels.embedding(to_dlpack(ids), w, to_dlpack(out))
+    return out
+
+
+def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x (T, D), rows (R,) int32 -> (R, D)."""
+    out = empty(rows.shape[0], x.shape[1])
+    _kernels.gather_rows(to_dlpack(rows_of(x)), to_dlpack(rows), to_dlpack(out))
     return out

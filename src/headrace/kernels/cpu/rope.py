@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
+
+from ..workspace import empty, rows_of
 
 
 def rope(q: Tensor, k: Tensor, positions: Tensor, table: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
@@ -15,7 +16,7 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, table: Tensor, interleaved: bo
 
 
 def _rotate(x: Tensor, positions: Tensor, table: Tensor, interleaved: bool) -> Tensor:
-    x = x.contiguous()
-    out = torch.empty_like(x)
+    x = rows_of(x)
+    out = empty(*x.shape)
     _kernels.rope(to_dlpack(x), to_dlpack(positions), to_dlpack(table), interleaved, to_dlpack(out))
     return out

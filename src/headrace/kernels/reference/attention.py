@@ -40,7 +40,7 @@ def paged_attention(
 def _gather(cache: Tensor, blocks: Tensor, positions: Tensor) -> Tensor:
     """Rows of one sequence: (P, Hkv, D)."""
     block_size = cache.shape[2]
-    return cache[blocks[positions // block_size].long(), :, positions % block_size]
+    return cache[blocks[positions // block_size].long(), :, positions % block_size].float()
 
 
 def _visible(rows: Tensor, columns: Tensor, window: int) -> Tensor:

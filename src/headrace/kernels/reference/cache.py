@@ -1,8 +1,12 @@
-"""Writing new keys and values into the paged cache, in torch."""
+"""From a fused projection to queries and cache entries, and writing into the paged cache, in torch."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+
+from .norms import rms_norm
+from .rope import rope
 
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
@@ -11,5 +15,28 @@ def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tens
     kept = slots >= 0
     where = slots[kept].long()
     block, offset = where // block_size, where % block_size
-    k_cache[block, :, offset] = k[kept]
-    v_cache[block, :, offset] = v[kept]
+    k_cache[block, :, offset] = k[kept].to(k_cache.dtype)
+    v_cache[block, :, offset] = v[kept].to(v_cache.dtype)
+
+
+def qkv_to_cache(
+    qkv: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    table: Tensor,
+    interleaved: bool,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+) -> Tensor:
+    """qkv (T, (Hq + 2 Hkv) * D): heads are normed and rotated, k and v written; returns q (T, Hq, D)."""
+    kv_heads, d = k_cache.shape[1], k_cache.shape[3]
+    heads = qkv.view(len(qkv), qkv.shape[1] // d, d)
+    q, k, v = torch.split_with_sizes(heads, [heads.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
+    q = q if q_norm is None else rms_norm(q, q_norm, eps)
+    k = k if k_norm is None else rms_norm(k, k_norm, eps)
+    q, k = rope(q, k, positions, table, interleaved)
+    write_kv(k, v, k_cache, v_cache, slots)
+    return q

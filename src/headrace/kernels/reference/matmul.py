@@ -29,3 +29,8 @@ def linear(x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
 def embedding(ids: Tensor, w: Tensor) -> Tensor:
     """ids (T,), w (V, K) -> rows (T, K)."""
     return w[ids.long()]
+
+
+def gather_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x (T, D), rows (R,) int32 -> (R, D)."""
+    return x[rows.long()]

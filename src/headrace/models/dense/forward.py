@@ -13,7 +13,6 @@ from headrace.models.context import ForwardContext
 
 from .config import DenseConfig
 from .params import DenseParams, LayerParams
-from .tensor_ops import split_heads
 
 
 class DenseModel:
@@ -30,7 +29,7 @@ class DenseModel:
         ops, config, layers = ctx.ops, self.config, self.params.layers
         residual = ops.embedding(ctx.input_ids, self.params.embedding)
         if config.embedding_scale != 1.0:
-            residual = residual * config.embedding_scale
+            residual = ops.axpy(residual, config.embedding_scale, None)
         normed = ops.rms_norm(residual, layers[0].input_norm, config.norm_eps)
         for index, layer in enumerate(layers):
             branch = self._attention(ctx, index, layer, normed)
@@ -39,7 +38,7 @@ class DenseModel:
             if index + 1 < len(layers):
                 norm = layers[index + 1].input_norm
                 normed, residual = ops.add_rms_norm(branch, residual, norm, config.norm_eps)
-        return branch + residual
+        return ops.axpy(branch, 1.0, residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and LM head: (R, hidden) -> (R, V) float32."""
@@ -50,12 +49,18 @@ class DenseModel:
         """Attention branch of one layer, (T, hidden) -> (T, hidden). Writes keys and values first."""
         ops, config, kv = ctx.ops, self.config, ctx.layers[index]
         group = ctx.groups[kv.group]
-        q, k, v = split_heads(ops.linear(x, layer.qkv, layer.qkv_bias), config.qkv_rows, config.head_dim)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = ops.rms_norm(q, layer.q_norm, config.norm_eps)
-            k = ops.rms_norm(k, layer.k_norm, config.norm_eps)
-        q, k = ops.rope(q, k, ctx.positions, self.params.rope_tables[index], False)
-        ops.write_kv(k, v, kv.k, kv.v, group.slots)
+        q = ops.qkv_to_cache(
+            ops.linear(x, layer.qkv, layer.qkv_bias),
+            layer.q_norm,
+            layer.k_norm,
+            config.norm_eps,
+            ctx.positions,
+            self.params.rope_tables[index],
+            False,
+            kv.k,
+            kv.v,
+            group.slots,
+        )
         seen = ops.paged_attention(
             q,
             kv.k,

@@ -43,13 +43,3 @@ def _llama3(rope: RopeConfig, frequencies: Tensor) -> Tensor:
     kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     kept = kept.clamp(0.0, 1.0)
     return frequencies * kept + frequencies / rope.factor * (1.0 - kept)
-
-
-def split_heads(qkv: Tensor, rows: tuple[int, int, int], head_dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q (T, Hq, D), k (T, Hkv, D), v (T, Hkv, D), each contiguous, out of a fused projection."""
-    q, k, v = torch.split_with_sizes(qkv, list(rows), dim=1)
-    return _heads(q, head_dim), _heads(k, head_dim), _heads(v, head_dim)
-
-
-def _heads(rows: Tensor, head_dim: int) -> Tensor:
-    return rows.reshape(len(rows), -1, head_dim).contiguous()

@@ -1,0 +1,124 @@
+// What only engines that plan prompts and decoding apart need: verdicts on sequences that can never be served, forks,
+// sequences handed over from elsewhere, and the cost of verifying drafts.
+#include <algorithm>
+
+#include "core/scheduler.h"
+
+namespace headrace::core {
+namespace {
+
+// Tokens of the longest media item; an item is never cut.
+std::int64_t longest_item(const SequenceSpec& spec) {
+  std::int64_t longest = 0;
+  for (const MediaItem& item : spec.keys.media) longest = std::max<std::int64_t>(longest, item.length);
+  return longest;
+}
+
+}  // namespace
+
+std::vector<SeqId> Scheduler::prompted_ids() const {
+  std::vector<SeqId> out;
+  for (const Sequence* seq : queues_.prompted()) out.push_back(seq->id());
+  return out;
+}
+
+// Everyone who holds blocks, in the order of their progress.
+std::vector<Sequence*> Scheduler::holding() const {
+  std::vector<Sequence*> out = queues_.running();
+  out.insert(out.end(), queues_.prompted().begin(), queues_.prompted().end());
+  for (Sequence* seq : queues_.waiting())
+    if (seq->started()) out.push_back(seq);
+  return out;
+}
+
+// Why a waiting sequence can never be served, if so. Asked again as it grows: one that was preempted must be
+// recomputed whole.
+std::optional<Ignored> Scheduler::verdict(const Sequence& seq) const {
+  const Limits& limits = config_.limits;
+  if (limits.stop_preempted && seq.num_preemptions > 0) return Ignored::kPreempted;
+  if (seq.prompt_len() >= limits.max_model_len) return Ignored::kTooLong;
+  const std::int32_t limit =
+      limits.role == Role::kPrompt ? seq.prompt_len() : seq.length_limit(limits.max_model_len);
+  if (allocator_.peak_blocks(limit + limits.lookahead, limits.most_in_flight()) > allocator_.pool().num_blocks())
+    return Ignored::kNeverFits;
+  if (limits.role == Role::kCompletion) return std::nullopt;  // it is never prefilled here
+  const bool fits = (limits.max_sum_keys == 0 || seq.ledger.num_tokens() <= limits.max_sum_keys) &&
+                    (limits.chunked_prefill || seq.ledger.num_tokens() <= limits.longest_slice()) &&
+                    longest_item(seq.spec) <= limits.longest_slice();
+  return fits ? std::nullopt : std::optional(Ignored::kNeverFits);
+}
+
+// Anywhere in waiting, not only at its head: the rank whose head can never run would vote against every prompt step.
+void Scheduler::sweep(StepPlan& plan) {
+  if (!config_.limits.phased()) return;
+  for (Sequence* seq : queues_.waiting()) {
+    const std::optional<Ignored> reason = verdict(*seq);
+    if (!reason) continue;
+    ignored_.emplace_back(seq->id(), *reason);
+    plan.note(seq->id(), Note::kIgnored, static_cast<std::int32_t>(*reason));
+    retire(*seq);
+  }
+}
+
+std::vector<std::pair<SeqId, Ignored>> Scheduler::take_ignored() { return std::exchange(ignored_, {}); }
+
+bool Scheduler::prefill_possible() {
+  const Role role = config_.limits.role;
+  if (role != Role::kNormal && role != Role::kPrompt) return false;
+  StepPlan plan;
+  Step step{kNoStep, {}, {}};
+  PlanContext context = this->context(plan, step);
+  return core::prefill_possible(context, [this](const Sequence& seq) { return verdict(seq).has_value(); });
+}
+
+void Scheduler::fork(SeqId parent_id, SequenceSpec spec) {
+  if (!config_.limits.phased()) throw InvalidField("parent", "only engines that plan prompts apart can fork");
+  const Sequence* parent = find(parent_id);
+  if (!parent || parent->status == Status::kWaiting || !parent->in_flight.empty() || parent->shares_last_block)
+    throw InvalidField("parent", "must be prompted or running, have its own blocks and nothing in flight");
+  spec.keys = parent->spec.keys;
+  check(spec);
+  const std::int32_t shared = parent->ledger.num_computed();
+  std::vector<Token> tokens = spec.prompt;
+  tokens.insert(tokens.end(), spec.outputs.begin(), spec.outputs.end());
+  if (static_cast<std::int32_t>(tokens.size()) != shared + 1 ||
+      !std::equal(tokens.begin(), tokens.end() - 1, parent->tokens.begin()))
+    throw InvalidField("prompt", "prompt and outputs must be the parent's computed tokens and one more");
+  Sequence& child = enlist(std::move(spec));
+  allocator_.share(*parent, child, shared);
+  child.ledger.start_at(shared);
+  child.arrived_computed = child.admitted_before = true;
+  queues_.push_prompted(&child);
+}
+
+bool Scheduler::place(SeqId id) {
+  const auto it = sequences_.find(id);
+  if (it == sequences_.end() || it->second->status != Status::kWaiting || it->second->spec.outputs.empty() ||
+      it->second->num_preemptions > 0)
+    throw InvalidField("id", std::to_string(id) + " is not a waiting sequence that was prefilled elsewhere");
+  Sequence& seq = *it->second;
+  if (verdict(seq)) return false;  // the next plan ends it
+  const std::int32_t computed = seq.ledger.num_tokens() - 1;
+  if (num_running() + num_prompted() > 0 &&
+      allocator_.missing(seq, computed, config_.limits.lookahead, nullptr, config_.limits.watermark_blocks) > 0)
+    return false;
+  if (allocator_.allocate(seq, computed, 0, nullptr, 0) > 0) return false;
+  seq.ledger.start_at(computed);
+  seq.arrived_computed = seq.admitted_before = true;
+  seq.spec.ready = false;
+  queues_.push_prompted(&seq);
+  return true;
+}
+
+void Scheduler::set_confidences(SeqId id, std::vector<double> confidences) {
+  check_confidences(confidences);
+  const auto it = sequences_.find(id);
+  if (it != sequences_.end()) it->second->confidences = std::move(confidences);
+}
+
+void Scheduler::set_cost(StepCost cost) {
+  check_cost(cost);
+  cost_ = std::move(cost);
+}
+
+}  // namespace headrace::core

@@ -1,0 +1,37 @@
+#include "kernels/program.h"
+
+#include <stdexcept>
+#include <string>
+
+namespace headrace::kernels {
+
+Program::Program(StepSizes capacity) : capacity_(capacity) {
+  if (capacity.tokens < 1 || capacity.logits < 1 || capacity.tokens == capacity.logits)
+    throw std::invalid_argument("capacity: tokens and logits must be positive and differ");
+}
+
+void Program::input(std::size_t index, const void* captured) {
+  if (inputs_.size() <= index) inputs_.resize(index + 1, nullptr);
+  inputs_[index] = captured;
+}
+
+Program*& Program::recording() {
+  thread_local Program* program = nullptr;
+  return program;
+}
+
+std::int64_t Program::Replay::rows(std::int64_t captured) const {
+  if (captured == program.capacity_.tokens) return sizes.tokens;
+  if (captured == program.capacity_.logits) return sizes.logits;
+  throw std::invalid_argument("capture: a call over " + std::to_string(captured) +
+                              " rows, which is neither the step's tokens nor its logits rows");
+}
+
+void Program::run(const StepSizes& sizes, const std::vector<const void*>& inputs) const {
+  if (sizes.tokens > capacity_.tokens || sizes.logits > capacity_.logits || inputs.size() != inputs_.size())
+    throw std::invalid_argument("step: exceeds what was captured");
+  const Replay replay{*this, sizes, inputs};
+  for (const auto& call : calls_) call(replay);
+}
+
+}  // namespace headrace::kernels

@@ -1,0 +1,144 @@
+"""The application: routes, error shapes, middleware. Builds no engine: it is given a host."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.contract.errors import HeadraceError
+
+from ..protocol.chat_body import ChatBody
+from ..protocol.messages_body import CountBody, MessagesBody
+from ..protocol.responses_body import ResponsesBody
+from ..protocol.text_body import TextBody
+from .body import read
+from .errors import HttpError, as_http
+from .host import EngineHost
+from .jobs import Job, chat_ids, chat_job, messages_job, new_id, responses_job, text_job
+from .plain_routes import json_response, plain_routes
+from .reply import StreamReply, WholeReply
+
+log = logging.getLogger("headrace.serve")
+
+Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
+
+
+@dataclass(frozen=True, slots=True)
+class AppSettings:
+    """``cors_origins``: pages that may call from a browser. ``vllm_metrics``: vLLM's names too."""
+
+    cors_origins: Sequence[str] = ()
+    vllm_metrics: bool = False
+
+
+def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
+    """The whole HTTP surface over ``host``. The host's watcher lives as long as the application."""
+    settings = settings or AppSettings()
+
+    @asynccontextmanager
+    async def life(_app: FastAPI) -> AsyncIterator[None]:
+        host.watch()
+        yield
+
+    app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(plain_routes(host, settings.vllm_metrics))
+    _add_generation(app, host)
+    _add_errors(app)
+    app.add_middleware(Counted, host=host)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+def _add_generation(app: FastAPI, host: EngineHost) -> None:
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await answer(host, request, ChatBody, chat_job, "chatcmpl-")
+
+    @app.post("/v1/completions")
+    async def complete(request: Request) -> Response:
+        return await answer(host, request, TextBody, text_job, "cmpl-")
+
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> Response:
+        return await answer(host, request, MessagesBody, messages_job, "msg_")
+
+    @app.post("/v1/messages/count_tokens")
+    async def count_tokens(request: Request) -> Response:
+        body = await read(request, CountBody, host.limits.max_body_bytes)
+        host.check_model(body.model)
+        ids = await asyncio.to_thread(chat_ids, host, body.conversation())
+        return json_response({"input_tokens": len(ids)})
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        return await answer(host, request, ResponsesBody, responses_job, "resp_")
+
+
+async def answer(
+    host: EngineHost,
+    request: Request,
+    schema: type[Asked],
+    make_job: Callable[[EngineHost, Asked, str], Job],
+    prefix: str,
+) -> Response:
+    """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
+    host.check_room()
+    body = await read(request, schema, host.limits.max_body_bytes)
+    host.check_model(body.model)
+    request_id = new_id(prefix)
+    job = await asyncio.to_thread(make_job, host, body, request_id)
+    respond = StreamReply if job.streams else WholeReply
+    return respond(host.generate(job.prepared), job.reply, host.limits, {"x-request-id": request_id})
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(HeadraceError)
+    async def expected(request: Request, error: HeadraceError) -> Response:
+        return _refusal(request, as_http(error))
+
+    @app.exception_handler(HTTPException)
+    async def routing(request: Request, error: HTTPException) -> Response:
+        words = {404: f"there is no route {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+        return _refusal(request, HttpError(error.status_code, words.get(error.status_code, str(error.detail))))
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return _refusal(request, as_http(error))
+
+
+def _refusal(request: Request, error: HttpError) -> Response:
+    speaks_anthropic = request.url.path.startswith("/v1/messages")
+    return json_response(error.anthropic() if speaks_anthropic else error.openai(), error.status, error.headers)
+
+
+class Counted:
+    """Counts answers by route and status. Plain ASGI: a wrapper that buffers would hide the client's going away."""
+
+    def __init__(self, app: ASGIApp, host: EngineHost) -> None:
+        self._app = app
+        self._host = host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "unknown")
+                self._host.metrics.add("http_responses", 1, route, str(message["status"]))
+            await send(message)
+
+        await self._app(scope, receive, counted)

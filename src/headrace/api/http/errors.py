@@ -1,0 +1,78 @@
+"""What goes wrong, as HTTP says it: a status, a kind and the field at fault, in the shape of the protocol asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, WorkerError
+
+RETRY_AFTER_S = 1
+
+
+class HttpError(HeadraceError):
+    """An error with a status. ``kind`` is OpenAI's ``type``."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        field: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.field = field
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+
+    def openai(self) -> dict[str, Any]:
+        return {"error": {"message": str(self), "type": self.kind, "param": self.field, "code": self.code}}
+
+    def anthropic(self) -> dict[str, Any]:
+        return {"type": "error", "error": {"type": ANTHROPIC_KINDS.get(self.status, "api_error"), "message": str(self)}}
+
+
+ANTHROPIC_KINDS = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def too_busy(limit: int) -> HttpError:
+    return HttpError(
+        429,
+        f"the queue is full ({limit} sequences are open); try again later",
+        kind="rate_limit_error",
+        code="queue_full",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def unavailable(reason: str) -> HttpError:
+    return HttpError(503, reason, kind="service_unavailable", code="unavailable", retry_after_s=RETRY_AFTER_S)
+
+
+def as_http(error: Exception) -> HttpError:
+    """Any error as one with a status; what nobody foresaw is a 500 that gives nothing away."""
+    if isinstance(error, HttpError):
+        return error
+    if isinstance(error, InvalidRequest):
+        return HttpError(400, str(error), field=None if error.field == "body" else error.field)
+    if isinstance(error, EngineDead):
+        return unavailable(str(error))
+    if isinstance(error, WorkerError):
+        return HttpError(500, str(error), kind="server_error", code="engine_error")
+    return HttpError(500, "the server failed on this request", kind="server_error", code="internal_error")

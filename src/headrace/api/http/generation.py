@@ -1,0 +1,147 @@
+"""Generation: the prompts of one HTTP request on their way through the engine, as news of their choices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from headrace.api.async_llm import AsyncLLM
+from headrace.contract.errors import EngineDead, WorkerError
+from headrace.contract.result import TokenDelta
+from headrace.obs.metrics import Metrics
+
+from ..choice import Choice
+from ..output import RequestOutput, logprob_dict
+from ..prompts import Prepared
+from ..protocol.news import News, Usage
+from .mailbox import Mailbox
+
+ENDS = ("stop", "length")
+
+
+class Generation:
+    """Submitted by ``start``; then ``news`` until ``finished``; ``close`` always, it aborts what still runs.
+
+    Raises from ``news``: WorkerError when the engine failed on it, EngineDead when the engine is gone. Then all its
+    choices are over.
+    """
+
+    def __init__(self, llm: AsyncLLM, prepared: Sequence[Prepared], metrics: Metrics) -> None:
+        self._llm = llm
+        self._prepared = prepared
+        self._metrics = metrics
+        self._started_s = time.monotonic()
+        self._mailbox = Mailbox()
+        self._choices: dict[str, tuple[int, Choice, RequestOutput]] = {}
+        self._open: set[str] = set()
+        self._last_s: dict[str, float] = {}
+        self._failure: Exception | None = None  # raised once what came before it has been told
+        self.outputs = [self._open_output(one) for one in prepared]
+
+    def _open_output(self, prepared: Prepared) -> RequestOutput:
+        output = RequestOutput(prepared.request_id, prepared.prompt, prepared.token_ids, [])
+        for k, request in enumerate(prepared.requests):
+            choice = Choice(k, request.sampling, self._llm.tokenizer)
+            self._choices[request.request_id] = len(self._choices), choice, output
+            output.outputs.append(choice.output)
+        return output
+
+    def start(self) -> None:
+        """Hands every sequence to the engine. Raises EngineDead, and then none is left behind."""
+        try:
+            for prepared in self._prepared:
+                for request in prepared.requests:
+                    self._open.add(request.request_id)
+                    self._llm.client.submit(request, self._mailbox.deliver)
+                self._metrics.add("prompt_tokens", len(prepared.token_ids))
+                self._metrics.observe("request_prompt_tokens", len(prepared.token_ids))
+        except Exception:
+            self.close()
+            raise
+
+    @property
+    def finished(self) -> bool:
+        return not self._open and self._failure is None
+
+    async def news(self, timeout_s: float) -> list[News]:
+        """One News per choice that has any; empty after ``timeout_s`` of silence."""
+        if self._failure is not None:
+            raise self._failure
+        return self._digest(await self._mailbox.take(timeout_s))
+
+    def _digest(self, deltas: list[TokenDelta]) -> list[News]:
+        pieces: dict[str, list[str]] = {}
+        starts: dict[str, int] = {}
+        for delta in deltas:
+            name = delta.request_id
+            if name not in self._open:
+                continue  # the engine's echo of a choice whose text was complete before
+            choice = self._choices[name][1]
+            starts.setdefault(name, len(choice.output.token_ids))
+            pieces.setdefault(name, []).append(choice.push(delta))
+            self._after(name, choice, delta)
+        return [self._news(name, starts[name], "".join(texts)) for name, texts in pieces.items()]
+
+    def _after(self, name: str, choice: Choice, delta: TokenDelta) -> None:
+        """Bookkeeping of one delta: times, stop strings, ends."""
+        self._time(name, len(delta.token_ids))
+        if choice.wants_stop:
+            choice.wants_stop = False
+            self._llm.client.stop(name)
+        if choice.finished:
+            self._open.discard(name)
+            self._count_end(choice)
+        if choice.output.finish_reason == "error":
+            self._failure = WorkerError(delta.error or "the engine failed")
+        if choice.output.finish_reason == "abort":
+            self._failure = EngineDead("the engine was closed")
+
+    def _time(self, name: str, num_tokens: int) -> None:
+        if not num_tokens:
+            return
+        now = time.monotonic()
+        if (last := self._last_s.get(name)) is None:
+            self._metrics.observe("time_to_first_token_seconds", now - self._started_s)
+        else:
+            self._metrics.observe("inter_token_latency_seconds", (now - last) / num_tokens, num_tokens)
+        self._last_s[name] = now
+        self._metrics.add("generation_tokens", num_tokens)
+
+    def _count_end(self, choice: Choice) -> None:
+        reason = choice.output.finish_reason or "abort"
+        self._metrics.add("requests", 1, reason)
+        self._metrics.observe("request_seconds", time.monotonic() - self._started_s)
+        self._metrics.observe("request_generation_tokens", len(choice.output.token_ids))
+
+    def _news(self, name: str, start: int, text: str) -> News:
+        index, choice, output = self._choices[name]
+        _share_prompt_facts(choice, output)
+        out = choice.output
+        logprobs = None if out.logprobs is None else out.logprobs[start:]
+        finish = out.finish_reason if out.finish_reason in ENDS else None  # a failure is told as an error, not an end
+        return News(index, text, out.token_ids[start:], logprobs, finish, out.stop_reason)
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            sum(len(o.prompt_token_ids) for o in self.outputs),
+            sum(len(c.token_ids) for o in self.outputs for c in o.outputs),
+            sum(o.num_cached_tokens for o in self.outputs),
+        )
+
+    def close(self) -> None:
+        """Aborts in the engine what has not ended. Safe to call twice."""
+        for name in self._open:
+            self._llm.client.abort(name)
+            self._metrics.add("requests", 1, "abort")
+        self._open.clear()
+
+
+def _share_prompt_facts(choice: Choice, output: RequestOutput) -> None:
+    """What the first delta says of the prompt belongs to the prompt's output."""
+    if choice.output.index == 0:
+        output.num_cached_tokens = choice.num_cached_tokens
+    if choice.prompt_logprobs is not None and output.prompt_logprobs is None:
+        output.prompt_logprobs = [
+            None if entry is None else logprob_dict(entry, choice.texts(entry)) for entry in choice.prompt_logprobs
+        ]

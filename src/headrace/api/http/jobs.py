@@ -1,0 +1,107 @@
+"""From a body to a job: prompts prepared, and the words to answer in. Slow parts; runs off the event loop."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.contract.errors import InvalidRequest
+
+from ..prompts import Prepared
+from ..protocol.chat_body import ChatBody, Message, template_messages
+from ..protocol.chat_reply import ChatReply
+from ..protocol.messages_body import MessagesBody
+from ..protocol.messages_reply import MessagesReply
+from ..protocol.news import Reply
+from ..protocol.responses_body import ResponsesBody
+from ..protocol.responses_reply import ResponsesReply
+from ..protocol.text_body import TextBody
+from ..protocol.text_reply import TextReply
+from ..text.chat import encode_chat
+from ..text.tokenizer import Tokenizer
+from .host import EngineHost
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Checked to the last field; nothing is queued yet."""
+
+    prepared: list[Prepared]
+    reply: Reply
+    streams: bool
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(12)}"
+
+
+def tokenizer_of(host: EngineHost, field: str) -> Tokenizer:
+    if host.llm.tokenizer is None:
+        raise InvalidRequest(field, "this model has no tokenizer: it reads and writes token ids only")
+    return host.llm.tokenizer
+
+
+def head(host: EngineHost, request_id: str) -> dict[str, Any]:
+    """What every OpenAI answer begins with."""
+    return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
+
+
+def chat_ids(host: EngineHost, messages: list[Message], **template: Any) -> list[int]:
+    """Prompt ids of a conversation; ``template``: further arguments of ``encode_chat``. Raises InvalidRequest."""
+    return encode_chat(tokenizer_of(host, "messages"), template_messages(messages), **template)
+
+
+def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
+    body.refuse_unserved()
+    sampling = body.sampling()
+    begins = body.add_generation_prompt is not False
+    ids = chat_ids(
+        host, body.messages, tools=body.tools or None, variables=body.variables(), add_generation_prompt=begins
+    )
+    prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
+    prepared = host.llm.prepare(prompt, sampling, request_id)
+    reply = ChatReply(
+        head(host, request_id),
+        tokenizer_of(host, "messages"),
+        num_top=sampling.logprobs,
+        wants_usage=body.wants_usage,
+        show_ids=bool(body.return_token_ids),
+    )
+    return Job([prepared], reply, body.streams)
+
+
+def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
+    ids = chat_ids(host, body.conversation())
+    prepared = host.llm.prepare({"prompt_token_ids": ids}, body.sampling(), request_id)
+    return Job([prepared], MessagesReply(request_id, host.names[0]), bool(body.stream))
+
+
+def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
+    body.refuse_unserved()
+    ids = chat_ids(host, body.conversation())
+    prepared = host.llm.prepare({"prompt_token_ids": ids}, body.sampling(), request_id)
+    return Job([prepared], ResponsesReply(request_id, host.names[0], body), bool(body.stream))
+
+
+def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
+    sampling, fields, prompts = body.sampling(), body.prompt_fields(), body.prompts()
+    if body.logprobs is not None:
+        tokenizer_of(host, "logprobs")
+    names = [request_id] if len(prompts) == 1 else [f"{request_id}-{i}" for i in range(len(prompts))]
+    prepared = [host.llm.prepare(_prompt(one) | fields, sampling, name) for one, name in zip(prompts, names)]
+    reply = TextReply(
+        head(host, request_id),
+        host.llm.tokenizer,
+        num_top=body.logprobs,
+        echo=bool(body.echo),
+        scores_only=body.scores_only,
+        wants_usage=body.wants_usage,
+        show_ids=bool(body.return_token_ids),
+    )
+    return Job(prepared, reply, body.streams)
+
+
+def _prompt(one: str | list[int]) -> dict[str, Any]:
+    return {"prompt": one} if isinstance(one, str) else {"prompt_token_ids": one}

@@ -1,0 +1,105 @@
+"""Routes that need no generation: models, tokens, health, version, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from headrace import __version__
+from headrace.contract.request import check_token_ids
+from headrace.obs.export import CONTENT_TYPE, Exporter
+
+from ..protocol.sse import to_json
+from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
+from .body import read
+from .errors import unavailable
+from .host import EngineHost
+from .jobs import chat_ids, tokenizer_of
+
+
+def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(to_json(value), status, headers, "application/json")
+
+
+def plain_routes(host: EngineHost, vllm_metrics: bool) -> APIRouter:
+    """All of them, on one router."""
+    router = APIRouter()
+    _add_models(router, host)
+    _add_tokens(router, host)
+    _add_state(router, host, Exporter(host.metrics, host.names[0], vllm_metrics))
+    return router
+
+
+def _add_models(router: APIRouter, host: EngineHost) -> None:
+    def card(name: str) -> dict[str, Any]:
+        known = {"id": name, "object": "model", "created": host.created, "owned_by": "headrace"}
+        return {**known, "root": host.names[0], "max_model_len": host.llm.max_model_len}
+
+    @router.get("/v1/models")
+    async def models() -> Response:
+        return json_response({"object": "list", "data": [card(name) for name in host.names]})
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        host.check_model(name)
+        return json_response(card(name))
+
+
+def _add_tokens(router: APIRouter, host: EngineHost) -> None:
+    @router.post("/tokenize")
+    async def tokenize(request: Request) -> Response:
+        body = await read(request, TokenizeBody, host.limits.max_body_bytes)
+        host.check_model(body.model)
+        body.check()
+        return json_response(await asyncio.to_thread(_tokenized, host, body))
+
+    @router.post("/detokenize")
+    async def detokenize(request: Request) -> Response:
+        body = await read(request, DetokenizeBody, host.limits.max_body_bytes)
+        host.check_model(body.model)
+        tokenizer = tokenizer_of(host, "tokens")
+        check_token_ids("tokens", body.tokens, host.llm.vocab_size)
+        text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
+        return json_response({"prompt": text})
+
+
+def _tokenized(host: EngineHost, body: TokenizeBody) -> dict[str, Any]:
+    if body.messages is not None:
+        tokenizer = tokenizer_of(host, "messages")
+        ids = chat_ids(
+            host,
+            body.messages,
+            tools=body.tools,
+            variables=body.chat_template_kwargs,
+            add_generation_prompt=body.add_generation_prompt,
+        )
+    else:
+        tokenizer = tokenizer_of(host, "prompt")
+        ids = tokenizer.encode(body.prompt or "", add_special=body.add_special_tokens)
+    found: dict[str, Any] = {"count": len(ids), "max_model_len": host.llm.max_model_len, "tokens": ids}
+    return found | ({"token_strs": [tokenizer.token_text(i) for i in ids]} if body.return_token_strs else {})
+
+
+def _add_state(router: APIRouter, host: EngineHost, exporter: Exporter) -> None:
+    @router.get("/health")
+    async def health() -> Response:
+        """Alive, as long as an engine is there or coming back."""
+        return json_response({"status": "ok" if host.llm.client.alive else "engine restarting"})
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        """Whether to send work here."""
+        if not host.ready:
+            raise unavailable("the server is shutting down" if host.draining else "the engine is starting again")
+        return json_response({"status": "ready"})
+
+    @router.get("/version")
+    async def version() -> Response:
+        return json_response({"version": __version__})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        host.refresh_metrics()
+        return Response(exporter.text(), media_type=CONTENT_TYPE)

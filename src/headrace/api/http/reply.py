@@ -1,0 +1,127 @@
+"""Replies that live as long as their client: when it goes, streaming or not, its work is aborted at once.
+
+A stream that began with 200 ends in one of two ways: its protocol's end, or an error event. Never the first when the
+engine failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Coroutine
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from headrace.contract.errors import HeadraceError
+
+from ..protocol.news import Reply
+from ..protocol.sse import KEEP_ALIVE, to_json
+from .errors import as_http
+from .host import HostedGeneration, HostLimits
+
+STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+log = logging.getLogger("headrace.serve")
+
+
+class GenerationResponse(Response):
+    """Base of both: watches the client while ``serve`` runs; closes the generation whatever happens."""
+
+    def __init__(self, generation: HostedGeneration, reply: Reply, limits: HostLimits, headers: dict[str, str]) -> None:
+        self.generation = generation
+        self.reply = reply
+        self.limits = limits
+        self.background = None
+        self.status_code = 200
+        self._extra_headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's shape
+        try:
+            await while_connected(receive, self.serve(send))
+        finally:
+            self.generation.close()
+
+    async def serve(self, send: Send) -> None:
+        raise NotImplementedError
+
+    async def _send(self, send: Send, message: dict[str, Any]) -> None:
+        """Waits while the client's buffers are full, but not for ever."""
+        async with asyncio.timeout(self.limits.write_timeout_s):
+            await send(message)
+
+    async def _start(self, send: Send, status: int, headers: dict[str, str]) -> None:
+        pairs = [(k.encode(), v.encode()) for k, v in {**self._extra_headers, **headers}.items()]
+        await self._send(send, {"type": "http.response.start", "status": status, "headers": pairs})
+
+
+class StreamReply(GenerationResponse):
+    """Server-sent events."""
+
+    async def serve(self, send: Send) -> None:
+        await self._start(send, 200, STREAM_HEADERS)
+        await self._write(send, self.reply.begin(self.generation.outputs))
+        try:
+            await self._stream(send)
+            last = self.reply.end(self.generation.outputs, self.generation.usage)
+        except HeadraceError as error:
+            last = self._error(error)
+        except (asyncio.CancelledError, TimeoutError):
+            raise
+        except Exception as error:
+            log.exception("a stream failed")
+            last = self._error(error)
+        await self._send(send, {"type": "http.response.body", "body": last, "more_body": False})
+
+    def _error(self, error: Exception) -> bytes:
+        spoken = as_http(error)
+        return self.reply.error(str(spoken), spoken.kind)
+
+    async def _stream(self, send: Send) -> None:
+        while not self.generation.finished:
+            news = await self.generation.news(self.limits.keep_alive_s)
+            await self._write(send, b"".join(map(self.reply.news, news)) if news else KEEP_ALIVE)
+
+    async def _write(self, send: Send, body: bytes) -> None:
+        if body:
+            await self._send(send, {"type": "http.response.body", "body": body, "more_body": True})
+
+
+class WholeReply(GenerationResponse):
+    """One JSON body at the end. What fails before it is raised: the application words it for the route."""
+
+    async def serve(self, send: Send) -> None:
+        while not self.generation.finished:
+            await self.generation.news(self.limits.keep_alive_s)
+        body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
+        await self._start(send, 200, {"content-type": "application/json", "content-length": str(len(body))})
+        await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Runs ``work`` until it is done or the client is gone; then it is cancelled. Its errors are raised here."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+        await _settled(task)
+    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, TimeoutError):
+        raise error
+
+
+async def _settled(task: Awaitable[None]) -> None:
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,136 @@
+"""``/v1/chat/completions``: the request. Messages become what chat templates read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import SamplingParams
+
+from .sampling import SamplingBody
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """One piece of a message's content. Only text is read; other kinds are refused by name."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """One message. ``content`` may be missing where ``tool_calls`` speak."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+
+class ChatBody(SamplingBody, kw_only=True):
+    """The whole body. The last group is OpenAI's, accepted and without effect on the answer."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: Any = None
+    modalities: list[str] | None = None
+    audio: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    reasoning_effort: str | None = None
+
+    metadata: Any = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    prediction: Any = None
+    verbosity: str | None = None
+
+    def sampling(self) -> SamplingParams:
+        """Raises InvalidRequest for combinations that make no sense."""
+        fields = self.sampling_fields()
+        fields["max_tokens"] = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest("top_logprobs", "needs logprobs to be true")
+        if self.logprobs:
+            fields["logprobs"] = self.top_logprobs or 0
+        try:
+            return SamplingParams(**fields)
+        except TypeError as error:  # a schema and SamplingParams that disagree are a defect, not the caller's fault
+            raise AssertionError(str(error)) from error
+
+    def variables(self) -> dict[str, Any]:
+        """Further names for the chat template."""
+        extra = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            extra.setdefault("reasoning_effort", self.reasoning_effort)
+        return extra
+
+    def refuse_unserved(self) -> None:
+        """What would change the answer and cannot be honoured is refused, never ignored."""
+        if self.functions or self.function_call is not None:
+            raise InvalidRequest("functions", "is not served: give tools instead")
+        if self.audio is not None or any(kind != "text" for kind in self.modalities or ()):
+            raise InvalidRequest("modalities", "only text is served")
+        if self.tools and self.tool_choice != "none":
+            raise InvalidRequest("tools", "calls are not served yet; tool_choice may be none")
+
+
+def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
+    """Messages as chat templates expect them: plain text contents, ``developer`` read as ``system``."""
+    if not messages:
+        raise InvalidRequest("messages", "must hold at least one message")
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _template_message(message: Message, where: str) -> dict[str, Any]:
+    content = _plain(message.content, f"{where}.content")
+    if content is None and not (message.role == "assistant" and message.tool_calls):
+        raise InvalidRequest(f"{where}.content", "is required")
+    out: dict[str, Any] = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": content or "",
+    }
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            out[name] = value
+    if message.tool_calls:
+        out["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+    return out
+
+
+def _plain(content: str | list[Part] | None, where: str) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    texts = []
+    for i, part in enumerate(content):
+        if part.type not in ("text", "input_text", "output_text") or part.text is None:
+            raise InvalidRequest(f"{where}[{i}]", f"a part of type {part.type!r} is not served: this model reads text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def _template_call(call: dict[str, Any]) -> dict[str, Any]:
+    """A past call as templates read it: its arguments as an object where they parse as one."""
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
+        return call
+    try:
+        parsed = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call

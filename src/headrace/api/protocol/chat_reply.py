@@ -1,0 +1,85 @@
+"""``/v1/chat/completions``: the answer, whole or as chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.api.output import CompletionOutput, RequestOutput
+
+from ..text.tokenizer import Tokenizer
+from .logprobs import chat_logprobs, prompt_logprobs
+from .news import News, Usage
+from .sse import DONE, data
+
+
+class ChatReply:
+    """``num_top`` None: no logprobs. ``show_ids``: token ids beside the text, for those who ask."""
+
+    def __init__(
+        self,
+        head: dict[str, Any],
+        tokenizer: Tokenizer,
+        *,
+        num_top: int | None = None,
+        wants_usage: bool = False,
+        show_ids: bool = False,
+    ) -> None:
+        self._head = head
+        self._chunk = {**head, "object": "chat.completion.chunk"} | ({"usage": None} if wants_usage else {})
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._wants_usage = wants_usage
+        self._show_ids = show_ids
+
+    def begin(self, outputs: list[RequestOutput]) -> bytes:
+        """Each choice's role, so that every choice is known from the start."""
+        delta = {"role": "assistant", "content": ""}
+        chunks = [self._delta(choice.index, delta, None) for choice in outputs[0].outputs]
+        return b"".join(chunks)
+
+    def _delta(self, index: int, delta: dict[str, Any], finish: str | None, **more: Any) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish, **more}
+        return data({**self._chunk, "choices": [choice]})
+
+    def news(self, news: News) -> bytes:
+        more: dict[str, Any] = {}
+        if news.logprobs is not None and self._num_top is not None:
+            more["logprobs"] = chat_logprobs(news.logprobs, news.token_ids, self._num_top, self._tokenizer)
+        if self._show_ids:
+            more["token_ids"] = news.token_ids
+        if news.stop_reason is not None:
+            more["stop_reason"] = news.stop_reason
+        if not (news.text or more or news.finish_reason):
+            return b""
+        return self._delta(news.index, {"content": news.text} if news.text else {}, news.finish_reason, **more)
+
+    def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:  # noqa: ARG002  # the Reply protocol's shape
+        if not self._wants_usage:
+            return DONE
+        return data({**self._chunk, "choices": [], "usage": usage.openai()}) + DONE
+
+    def error(self, message: str, kind: str) -> bytes:
+        return data({"error": {"message": message, "type": kind, "param": None, "code": None}})
+
+    def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]:
+        choices = [self._choice(choice) for choice in outputs[0].outputs]
+        body = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage.openai()}
+        if (scores := prompt_logprobs(outputs[0].prompt_logprobs)) is not None:
+            body["prompt_logprobs"] = scores
+        if self._show_ids:
+            body["prompt_token_ids"] = outputs[0].prompt_token_ids
+        return body
+
+    def _choice(self, choice: CompletionOutput) -> dict[str, Any]:
+        logprobs = None
+        if self._num_top is not None:
+            logprobs = chat_logprobs(choice.logprobs or [], choice.token_ids, self._num_top, self._tokenizer)
+        out: dict[str, Any] = {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        if choice.stop_reason is not None:
+            out["stop_reason"] = choice.stop_reason
+        return out | ({"token_ids": choice.token_ids} if self._show_ids else {})

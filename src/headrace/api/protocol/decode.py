@@ -1,0 +1,72 @@
+"""Bytes of a request body to a schema. Every refusal is an InvalidRequest that names the field.
+
+Nesting is bounded before anything is decoded: what comes later may walk a value recursively.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from headrace.contract.errors import InvalidRequest
+
+MAX_DEPTH = 64
+TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
+PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
+NAMED = re.compile(r"(?:unknown field|missing required field) `(?P<name>[^`]+)`")
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+def decode(raw: bytes, schema: type[Body]) -> Body:
+    """The body as ``schema``. Raises InvalidRequest: not JSON, too deep, unknown field, wrong type."""
+    check_depth(raw)
+    try:
+        return msgspec.json.decode(raw, type=schema)
+    except msgspec.ValidationError as error:
+        raise _named(str(error)) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest("body", f"is not valid JSON: {error}") from error
+
+
+def convert(value: object, schema: type[Body], field: str) -> Body:
+    """A decoded value as ``schema``; errors name the place below ``field``."""
+    try:
+        return msgspec.convert(value, schema)
+    except msgspec.ValidationError as error:
+        inner = _named(str(error))
+        raise InvalidRequest(f"{field}.{inner.field}".removesuffix(".body"), inner.words) from error
+
+
+def check_depth(raw: bytes, limit: int = MAX_DEPTH) -> None:
+    """Refuses JSON that nests deeper than ``limit``, in time linear in its size."""
+    depth = 0
+    for match in TOKENS.finditer(raw):
+        first = raw[match.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > limit:
+                raise InvalidRequest("body", f"is nested deeper than {limit} levels")
+        elif first in b"]}":
+            depth -= 1
+
+
+class _Named(InvalidRequest):
+    """Keeps the words apart from the field, so that a caller can prefix the place."""
+
+    def __init__(self, field: str, words: str) -> None:
+        super().__init__(field, words)
+        self.words = words
+
+
+def _named(message: str) -> _Named:
+    """The decoder's message split into place and words: ``$.messages[0]`` becomes ``messages[0]``."""
+    place = PLACE.search(message)
+    path = place["path"].lstrip(".") if place else ""
+    words = message[: place.start()] if place else message
+    if name := NAMED.search(words):
+        kind = "unknown field" if "unknown" in words else "is required"
+        return _Named(".".join(part for part in (path, name["name"]) if part), kind)
+    return _Named(path or "body", words[0].lower() + words[1:])

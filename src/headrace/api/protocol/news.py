@@ -1,0 +1,54 @@
+"""News: what one choice has gained since the last look; and Usage: what a whole request took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.api.output import Logprob, RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """``text`` may be empty while ``token_ids`` is not (half a character, a held-back stop string).
+
+    ``logprobs`` has one entry per token, or None when nobody asked. ``finish_reason`` comes with the last news.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Counts of tokens; the engine's, not the text's."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def openai(self) -> dict[str, Any]:
+        """As Chat Completions and Completions spell it."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Reply(Protocol):
+    """One protocol's way to put news into words. Methods are called in order: begin, news ..., end or error.
+
+    ``begin`` sees the outputs with their prompts filled in, before any token.
+    """
+
+    def begin(self, outputs: list[RequestOutput]) -> bytes: ...
+    def news(self, news: News) -> bytes: ...
+    def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes: ...
+    def error(self, message: str, kind: str) -> bytes: ...
+    def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]: ...

@@ -1,0 +1,293 @@
+"""``headrace bench``: measurements of this engine and this machine, as a table, as JSON and as a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.contract.errors import ConfigError
+
+from .console import bytes_text, print_json, print_table, to_stderr
+from .flags import EngineFlags, flagged
+from .guard import GuardedCommand
+
+if TYPE_CHECKING:
+    from headrace.lab.bench.report import Report
+
+Repeats = Annotated[int, typer.Option(min=1, max=1000, help="Measured runs; the table shows their median.")]
+Count = Annotated[int, typer.Option(min=1, help="Requests, or tokens of each.")]
+Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
+Filter = Annotated[str, typer.Option(help="Only cases with this text in their name.")]
+Threads = Annotated[int | None, typer.Option(help="Most kernel threads. Default: every usable processor.")]
+Backend = Annotated[str, typer.Option(help="cpu or reference.")]
+Cache = Annotated[Path, typer.Option(help="Folder for environments, model files and logs of other engines.")]
+MAX_COUNT = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchFlags:
+    """Where the results go, besides the table on stdout."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON to this file as well.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this .png file.")] = None
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
+
+
+def bench_app() -> typer.Typer:
+    """The group of measuring commands."""
+    app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
+    app.callback()(_group)
+    commands: dict[str, Callable[..., None]] = {
+        "latency": latency,
+        "prefill": prefill,
+        "offline": offline,
+        "prefix": prefix,
+        "startup": startup,
+        "perplexity": perplexity,
+        "scheduler": scheduler,
+        "roofline": roofline,
+        "ops": ops,
+        "peers": peers,
+    }
+    for name, command in commands.items():
+        app.command(name, cls=GuardedCommand)(command)
+    return app
+
+
+def _group() -> None:
+    """Measure this engine and this machine."""
+
+
+@flagged
+def latency(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    depths: Counts = None,
+    rows: Counts = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens per run.")] = 128,
+    repeats: Repeats = 5,
+) -> None:
+    """Decode rate of one stream by depth, and T(M), the time of one step with M rows."""
+    from headrace.lab.bench import workload
+    from headrace.lab.bench.latency import bench_latency
+
+    wanted_depths = parse_counts("depths", depths) or workload.DECODE_DEPTHS
+    wanted_rows = parse_counts("rows", rows) or workload.STEP_ROWS
+    report(lambda: bench_latency(engine.resolve(), wanted_depths, wanted_rows, tokens, repeats), flags)
+
+
+@flagged
+def prefill(engine: EngineFlags, flags: BenchFlags, lengths: Counts = None, repeats: Repeats = 5) -> None:
+    """Prompt tokens per second, by prompt length."""
+    from headrace.lab.bench import workload
+    from headrace.lab.bench.throughput import bench_prefill
+
+    wanted = parse_counts("lengths", lengths) or workload.PREFILL_LENGTHS
+    report(lambda: bench_prefill(engine.resolve(), wanted, repeats), flags)
+
+
+@flagged
+def offline(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    requests: int = 32,
+    length: int = 128,
+    tokens: int = 64,
+    repeats: Repeats = 3,
+) -> None:
+    """Output tokens per second of a batch of requests, by its size."""
+    from headrace.lab.bench.throughput import bench_offline
+    from headrace.lab.bench.workload import Batch
+
+    report(lambda: bench_offline(engine.resolve(), Batch(requests, length, tokens), repeats), flags)
+
+
+@flagged
+def prefix(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    requests: Count = 32,
+    shared: Count = 1024,
+    length: Count = 32,
+    tokens: Count = 32,
+    repeats: Repeats = 3,
+) -> None:
+    """Output tokens per second of requests whose prompts begin alike."""
+    from headrace.lab.bench.throughput import bench_prefix
+    from headrace.lab.bench.workload import Batch
+
+    report(lambda: bench_prefix(engine.resolve(), Batch(requests, length, tokens, shared), repeats), flags)
+
+
+@flagged
+def startup(engine: EngineFlags, flags: BenchFlags, repeats: Repeats = 5) -> None:
+    """From process start to the first token, and the memory it takes."""
+    from headrace.lab.bench.startup import bench_startup
+
+    report(lambda: bench_startup(engine.resolve(), repeats), flags)
+
+
+@flagged
+def perplexity(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
+    windows: Annotated[int, typer.Option(min=1, help="How many windows.")] = 16,
+) -> None:
+    """Perplexity on a pinned public-domain text, fetched at first use."""
+    from headrace.lab.bench.perplexity import bench_perplexity
+
+    report(lambda: bench_perplexity(engine.resolve(), window, windows), flags)
+
+
+@flagged
+def scheduler(
+    flags: BenchFlags,
+    running: Counts = None,
+    repeats: Repeats = 5,
+    vllm: Annotated[bool, typer.Option("--vllm", help="Measure vLLM's scheduler in turns with ours.")] = False,
+    cache: Cache = Path("build/peers"),
+) -> None:
+    """Microseconds of scheduling per step, by the number of running sequences; no model runs."""
+    from headrace.lab.bench.scheduler import RUNNING, bench_scheduler
+    from headrace.lab.bench.scheduler_peer import vllm_scheduler
+
+    wanted = parse_counts("running", running) or RUNNING
+
+    def run() -> Report:
+        if not vllm:
+            return bench_scheduler(wanted, repeats)
+        with vllm_scheduler(cache, to_stderr) as peer:
+            return bench_scheduler(wanted, repeats, peer)
+
+    report(run, flags)
+
+
+@flagged
+def roofline(flags: BenchFlags, threads: Threads = None, repeats: Repeats = 5) -> None:
+    """This machine's limits: memory read, float32 and int8 multiply-adds."""
+    from headrace.lab.bench.roofline import bench_roofline
+
+    report(lambda: bench_roofline(threads, repeats), flags)
+
+
+@flagged
+def ops(
+    flags: BenchFlags, backend: Backend = "cpu", filter: Filter = "", threads: Threads = None, repeats: Repeats = 7
+) -> None:
+    """Time single ops."""
+    from headrace.lab.bench.ops import bench_ops
+
+    report(lambda: bench_ops(backend, filter, threads, repeats), flags)
+
+
+@flagged
+def peers(
+    flags: BenchFlags,
+    cache: Cache = Path("build/peers"),
+    only: Annotated[str | None, typer.Option(help="Only contenders with one of these texts in their name.")] = None,
+    rounds: Repeats = 3,
+    windows: Annotated[int, typer.Option(min=1, help="Windows for perplexity.")] = 16,
+    window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: every usable processor.")] = None,
+    deadline: Annotated[float, typer.Option(min=1, help="Most seconds for one run of one contender.")] = 900.0,
+    small: Annotated[bool, typer.Option("--small", help="Little work: shows that all runs, not how fast.")] = False,
+    table: Annotated[
+        list[Path] | None, typer.Option(help="Document whose marked table is replaced; may be given several times.")
+    ] = None,
+) -> None:
+    """This engine beside others, each in an environment of its own, A B A B; the first run installs them."""
+    from headrace.lab.bench.contenders import chosen
+    from headrace.lab.bench.peers_bench import bench_peers
+    from headrace.lab.bench.table import check_document, grid, insert, markdown, reasons
+
+    contenders = chosen(only)
+    check_delivery(flags)
+    if flags.plot is not None:
+        raise ConfigError("plot", "the comparison is a table; it has no curve")
+    for document in table or ():
+        check_document(document)
+    result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, threads, deadline).plain()
+    for document in table or ():
+        insert(document, markdown(result))
+    deliver(result, flags, lambda: print_table(*grid(result)))
+    for reason in reasons(result):
+        to_stderr(reason)
+
+
+def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
+    """``1,2,16`` as numbers; none for None. Raises ConfigError naming the option."""
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= MAX_COUNT for part in parts):
+        raise ConfigError(field, f"must be whole numbers from 1 to {MAX_COUNT}, separated by commas, got {text!r}")
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def report(run: Callable[[], Report], flags: BenchFlags) -> None:
+    """Checks where results go, measures, and delivers. Raises ConfigError before any work."""
+    from headrace.lab.bench.plot import save_plot
+
+    check_delivery(flags)
+    result = run()
+    if flags.plot is not None:
+        save_plot(result, flags.plot)
+    deliver(result.plain(), flags, lambda: show(result))
+
+
+def check_delivery(flags: BenchFlags) -> None:
+    """Raises ConfigError for a file that could not be written."""
+    from headrace.lab.bench.plot import check_plot
+
+    if flags.out is not None and not flags.out.absolute().parent.is_dir():
+        raise ConfigError("out", f"{flags.out.absolute().parent} is not a folder")
+    if flags.plot is not None:
+        check_plot(flags.plot)
+
+
+def deliver(plain: dict[str, Any], flags: BenchFlags, show_table: Callable[[], None]) -> None:
+    """JSON into the file that was named, and JSON or the table on stdout."""
+    if flags.out is not None:
+        flags.out.write_text(json.dumps(plain, indent=1) + "\n")
+    if flags.as_json:
+        print_json(plain)
+    else:
+        show_table()
+
+
+def show(result: Report) -> None:
+    """The table on stdout, what it depends on above it on stderr."""
+    from headrace.lab.bench.machine import describe
+
+    to_stderr(describe(result.machine))
+    to_stderr(f"{result.bench}: {_settings(result.settings)}; peak memory {bytes_text(result.peak_rss_bytes)}")
+    rows = [_cells(row.plain()) for row in result.rows]
+    headings = ["what", "median", "min", "max", "unit", "runs", "limit", "share", "remark"]
+    used = [i for i in range(len(headings)) if i < 6 or any(row[i] for row in rows)]
+    print_table([headings[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    value, share = row["value"], row["share"]
+    figures = [figure(value[name]) for name in ("median", "low", "high")] if value else ["-", "", ""]
+    runs = str(value["runs"]) if value else ""
+    limit = figure(row["limit"]) if row["limit"] else ""
+    remark = "; ".join(part for part in (row["note"], row["limit_of"] and f"limit: {row['limit_of']}") if part)
+    return [row["what"], *figures, row["unit"], runs, limit, f"{share:.0%}" if share else "", remark]
+
+
+def figure(value: float) -> str:
+    """Three significant digits, and no more than the whole number for large ones."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

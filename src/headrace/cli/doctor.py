@@ -1,0 +1,48 @@
+"""``headrace doctor``: whether this machine can run models, and with what."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from .checks import run_checks
+from .console import print_json, print_table
+from .flags import ReportFlags, flagged
+
+Ops = Annotated[bool, typer.Option("--ops", help="Show which op runs on which backend and instruction set.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Do not look whether the package index answers.")]
+
+
+@flagged
+def doctor(report: ReportFlags, ops: Ops = False, offline: Offline = False) -> None:
+    """Check this installation. Exits with 1 when something that models need is broken."""
+    if ops:
+        _show_ops(report)
+        return
+    findings = run_checks(offline)
+    healthy = all(finding.status != "broken" for finding in findings)
+    if report.as_json:
+        print_json({"ok": healthy, "checks": [asdict(finding) for finding in findings]})
+    else:
+        print_table(("", "what", "found"), [[f.status, f.name, f.words] for f in findings])
+    if not healthy:
+        raise typer.Exit(1)
+
+
+def _show_ops(report: ReportFlags) -> None:
+    """The support matrix: one row per op, one column per backend and instruction set."""
+    from headrace.kernels.cases import support_matrix
+
+    entries = support_matrix()
+    if report.as_json:
+        print_json(entries)
+        return
+    columns = list(dict.fromkeys((entry["backend"], entry["isa"]) for entry in entries))
+    rows: dict[str, dict[Any, str]] = {}
+    for entry in entries:
+        row = rows.setdefault(entry["op"], {"cases": str(entry["cases"])})
+        row[entry["backend"], entry["isa"]] = "yes" if entry["supported"] else "reference"
+    headings = ["op", "cases", *(f"{backend} {isa}".removesuffix(" -") for backend, isa in columns)]
+    print_table(headings, [[op, row["cases"], *(row[column] for column in columns)] for op, row in rows.items()])

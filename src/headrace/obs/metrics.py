@@ -1,0 +1,121 @@
+"""The metrics: one declared table, and a store of their values. Names, help and labels are said here and nowhere else.
+
+Knows no exposition format (``export`` does) and holds no prompts, keys or other content.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One row. ``alias`` is vLLM's name for the same thing (without the suffix that counters get)."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    alias: str | None = None
+
+
+def _counter(name: str, words: str, labels: tuple[str, ...] = (), alias: str | None = None) -> Metric:
+    return Metric(name, Kind.COUNTER, words, labels, alias=alias)
+
+
+def _gauge(name: str, words: str, alias: str | None = None) -> Metric:
+    return Metric(name, Kind.GAUGE, words, alias=alias)
+
+
+def _histogram(name: str, words: str, buckets: tuple[float, ...], alias: str | None = None) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, words, buckets=buckets, alias=alias)
+
+
+TABLE: tuple[Metric, ...] = (
+    _gauge("requests_running", "Sequences that take part in steps.", "num_requests_running"),
+    _gauge("requests_waiting", "Sequences that wait to be scheduled.", "num_requests_waiting"),
+    _gauge("kv_cache_usage_ratio", "Share of the KV blocks in use, 0 to 1.", "kv_cache_usage_perc"),
+    _gauge("kv_cache_blocks", "KV blocks of the pool."),
+    _gauge("kv_cache_used_blocks", "KV blocks in use."),
+    _gauge("token_budget_left", "Tokens the latest step left unused of its budget."),
+    _gauge("engine_up", "1 while the engine answers."),
+    _gauge("draining", "1 while the server finishes open requests and takes no new ones."),
+    _gauge("open_sequences", "Sequences that the server has accepted and not yet answered to the end."),
+    _counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", alias="prefix_cache_queries"),
+    _counter("prefix_cache_hits", "Prompt tokens found there.", alias="prefix_cache_hits"),
+    _counter("preemptions", "Sequences that gave way and were recomputed.", alias="num_preemptions"),
+    _counter("steps", "Steps launched."),
+    _counter("failed_steps", "Steps that failed in the worker."),
+    _counter("step_tokens", "Tokens computed in steps, by phase.", ("phase",)),
+    _counter("sampled_tokens", "Tokens drawn."),
+    _counter("graph_steps", "Steps by the graph mode they ran in.", ("mode",)),
+    _counter("engine_restarts", "Times the engine process was started again after it died."),
+    _counter("prompt_tokens", "Prompt tokens of accepted requests.", alias="prompt_tokens"),
+    _counter("generation_tokens", "Tokens generated.", alias="generation_tokens"),
+    _counter("requests", "Sequences by how they ended.", ("finished_reason",), alias="request_success"),
+    _counter("http_responses", "HTTP answers by route and status.", ("route", "status")),
+    _histogram(
+        "time_to_first_token_seconds",
+        "From the request's arrival to its first token.",
+        SECONDS,
+        "time_to_first_token_seconds",
+    ),
+    _histogram(
+        "inter_token_latency_seconds", "Between tokens of one sequence.", SECONDS, "inter_token_latency_seconds"
+    ),
+    _histogram("request_seconds", "From arrival to the end.", SECONDS, "e2e_request_latency_seconds"),
+    _histogram("request_prompt_tokens", "Prompt length.", TOKENS, "request_prompt_tokens"),
+    _histogram("request_generation_tokens", "Tokens generated per sequence.", TOKENS, "request_generation_tokens"),
+)
+BY_NAME = {metric.name: metric for metric in TABLE}
+
+
+class Histogram:
+    """Counts per bucket (not cumulative; the last is everything above), and the sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+
+class Metrics:
+    """Values of the table's metrics. Written and read on one thread. A name outside the table is a KeyError."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, dict[tuple[str, ...], float]] = {
+            m.name: defaultdict(float) for m in TABLE if m.kind is not Kind.HISTOGRAM
+        }
+        self.histograms = {m.name: Histogram(m.buckets) for m in TABLE if m.kind is Kind.HISTOGRAM}
+        for metric in TABLE:
+            if metric.kind is not Kind.HISTOGRAM and not metric.labels:
+                self.values[metric.name][()] = 0.0
+
+    def add(self, name: str, amount: float = 1.0, *labels: str) -> None:
+        """Counts up."""
+        self.values[name][labels] += amount
+
+    def put(self, name: str, value: float, *labels: str) -> None:
+        """Sets a gauge, or a counter that is kept elsewhere."""
+        self.values[name][labels] = value
+
+    def observe(self, name: str, value: float, times: int = 1) -> None:
+        self.histograms[name].observe(value, times)

@@ -1,0 +1,1 @@
+"""Ranks that work together: collectives, votes, expert placement."""

@@ -1,0 +1,123 @@
+"""Step graphs: which steps run as captured programs, and the captures themselves.
+
+Two things differ: the *policy* that was asked for and the *mode* a step ran in. The policy names a mode for steps that
+only decode and one for all others; what the attention backend cannot capture is downgraded, once, in words; a step
+larger than every captured size runs eagerly. The mode of each step is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.contract.batch import PackedBatch
+from headrace.contract.errors import ConfigError
+from headrace.contract.plan import GraphMode
+from headrace.kernels.capability import attention_capture
+from headrace.kernels.capture import Recording, Sizes, zeros
+from headrace.kernels.ops import Ops
+from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
+
+# policy -> (mode of steps that only decode, mode of all others)
+POLICIES: dict[str, tuple[GraphMode, GraphMode]] = {
+    "none": (GraphMode.NONE, GraphMode.NONE),
+    "piecewise": (GraphMode.PIECEWISE, GraphMode.PIECEWISE),
+    "full": (GraphMode.FULL, GraphMode.FULL),
+    "full_decode_only": (GraphMode.FULL, GraphMode.NONE),
+    "full_and_piecewise": (GraphMode.FULL, GraphMode.PIECEWISE),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPlan:
+    """A policy settled for one backend. ``words`` reports what it came to."""
+
+    decode: GraphMode
+    mixed: GraphMode
+    words: str
+
+
+def settle_policy(policy: str, backend: str) -> GraphPlan:
+    """The policy, no mode above what the backend's attention can be captured into. Raises ConfigError."""
+    if policy not in POLICIES:
+        raise ConfigError("graphs", f"{policy!r} is unknown; choose one of {', '.join(POLICIES)}")
+    best = attention_capture(backend)
+    asked = POLICIES[policy]
+    decode, mixed = (min(mode, best) for mode in asked)
+    words = f"step graphs: {decode.name.lower()} for decoding, {mixed.name.lower()} otherwise"
+    if (decode, mixed) != asked:
+        words += f" (policy {policy}, downgraded: {backend} attention captures {best.name.lower()} at most)"
+    return GraphPlan(decode, mixed, words)
+
+
+class StepGraph:
+    """One captured forward, final norm and head included, for steps up to a size."""
+
+    def __init__(
+        self, model: Model, ops: Ops, kv: Sequence[LayerKV], mode: GraphMode, tokens: int, logits: int
+    ) -> None:
+        self.tokens = tokens
+        self._logits_rows = logits
+        groups = [GroupIndex(zeros(logits, 1), zeros(tokens)) for _ in model.kv_layout.groups]
+        ids, positions, starts, lens, rows = (
+            zeros(tokens),
+            zeros(tokens),
+            zeros(logits + 1),
+            zeros(logits),
+            zeros(logits),
+        )
+        tables = [tensor for group in groups for tensor in (group.block_table, group.slots)]
+        self._recording = Recording(tokens, logits, [ids, positions, starts, lens, rows, *tables])
+        used = self._recording.eager_attention(ops) if mode == GraphMode.PIECEWISE else ops
+        context = ForwardContext(used, ids, positions, starts, lens, groups, kv)
+        with torch.inference_mode(), self._recording.capturing():
+            self.hidden = model.forward(context)
+            self.logits = model.logits(ops.gather_rows(self.hidden, rows))
+
+    def fits(self, num_tokens: int, num_logits: int) -> bool:
+        return num_tokens <= self.tokens and num_logits <= self._logits_rows
+
+    def run(self, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(hidden (T, D), logits (R, V)): views that the next run overwrites."""
+        tables = [tensor for group in context.groups for tensor in (group.block_table, group.slots)]
+        inputs = [context.input_ids, context.positions, context.query_start_loc, context.seq_lens, rows, *tables]
+        width = context.groups[0].block_table.shape[1]
+        sizes = Sizes(len(context.input_ids), len(rows), len(context.seq_lens), width)
+        self._recording.run(sizes, inputs)
+        return self.hidden[: sizes.tokens], self.logits[: sizes.logits]
+
+
+class Graphs:
+    """Captures on first use, by mode and size; says which mode each step ran in."""
+
+    def __init__(
+        self, model: Model, ops: Ops, kv: Sequence[LayerKV], plan: GraphPlan, sizes: Sequence[int], max_logits: int
+    ) -> None:
+        self._model, self._ops, self._kv = model, ops, kv
+        self._sizes = sorted(sizes)
+        self._max_logits = max_logits
+        self._captured: dict[tuple[GraphMode, int], StepGraph] = {}
+        self.plan = plan
+        self.modes: Counter[GraphMode] = Counter()
+
+    def find(self, batch: PackedBatch, num_logits: int) -> StepGraph | None:
+        """The graph for this step, or None for an eager one."""
+        num_tokens, num_slices = len(batch.input_ids), len(batch.seq_lens)
+        mode = self.plan.decode if num_tokens == num_slices else self.plan.mixed
+        size = next((s for s in self._sizes if s >= num_tokens), None)
+        if mode == GraphMode.NONE or size is None or num_logits > self._max_logits:
+            self.modes[GraphMode.NONE] += 1
+            return None
+        self.modes[mode] += 1
+        return self._capture(mode, size)
+
+    def _capture(self, mode: GraphMode, size: int) -> StepGraph:
+        key = mode, size
+        if key not in self._captured:
+            logits = self._max_logits + (self._max_logits == size)  # the two capacities must differ
+            self._captured[key] = StepGraph(self._model, self._ops, self._kv, mode, size, logits)
+        return self._captured[key]

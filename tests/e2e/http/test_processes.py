@@ -1,0 +1,185 @@
+"""``headrace serve`` as a process: deaths of either side, signals, TLS, refusals at start."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from cli_models import SMALL, start, write_model
+from served import DEADLINE_S, until
+
+TEXT = "/v1/completions"
+ENDLESS = {"prompt": "x", "max_tokens": 200_000, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_model(tmp_path_factory.mktemp("served"), max_position_embeddings=1 << 18)
+
+
+class Served:
+    """A ``headrace serve`` process and a client to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.url = self._await_address()
+        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=False)
+
+    def _await_address(self) -> str:
+        stderr = self.process.stderr
+        assert stderr is not None
+        deadline = time.monotonic() + 120
+        seen = b""
+        while time.monotonic() < deadline:
+            if select.select([stderr], [], [], 0.2)[0]:
+                seen += os.read(stderr.fileno(), 4096)
+            if found := re.search(rb"serving \S+ on (https?://\S+)\n", seen):
+                return found[1].decode()
+            assert self.process.poll() is None, seen.decode()
+        raise AssertionError(f"no address: {seen.decode()}")
+
+    def children(self) -> list[int]:
+        """Process ids of the engine (and of Python's helper for it)."""
+        listing = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in listing.split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    def ready(self) -> bool:
+        try:
+            return self.http.get("/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def metric(self, name: str) -> float:
+        page = self.http.get("/metrics").text
+        found = re.search(rf"^{name} (\S+)$", page, re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+
+@contextmanager
+def serving(model: str, *more: str) -> Iterator[Served]:
+    process = start("serve", "-m", model, "--port", "0", "--kv-memory", "64MiB", "--threads", "1", *more)
+    try:
+        yield Served(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(model: str) -> None:
+    with serving(model) as served:
+        [engine] = served.children()
+        with served.http.stream("POST", TEXT, json=ENDLESS) as response:
+            lines = response.iter_lines()
+            next(lines)
+            os.kill(engine, signal.SIGKILL)
+            rest = [line for line in lines if line.startswith("data: ")]
+        assert "died" in json.loads(rest[-1][6:])["error"]["message"]
+        assert not any("[DONE]" in line for line in rest)
+        until(served.ready, "the engine does not come back", within_s=60)
+        assert served.children() != [engine]
+        answer = served.http.post(TEXT, json={"prompt": "x", "max_tokens": 3})
+        assert answer.json()["usage"]["completion_tokens"] == 3
+        assert served.metric("headrace_engine_restarts_total") == 1
+
+
+def test_a_killed_front_takes_its_engine_with_it(model: str) -> None:
+    with serving(model) as served:
+        [engine] = served.children()
+        with served.http.stream("POST", TEXT, json=ENDLESS) as response:
+            next(response.iter_lines())
+            served.process.kill()
+            served.process.wait(DEADLINE_S)
+            until(lambda: not Path(f"/proc/{engine}").exists() or zombie(engine), "the engine outlives its front")
+
+
+def zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_open_requests_end_well_and_new_ones_are_sent_away(model: str, signum: signal.Signals) -> None:
+    body = {"prompt": "x", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    with serving(model) as served, served.http.stream("POST", TEXT, json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        served.process.send_signal(signum)
+        refused = httpx.Client(base_url=served.url, timeout=DEADLINE_S)
+        until(lambda: refused.get("/ready").status_code == 503, "it still calls itself ready")
+        late = refused.post(TEXT, json={"prompt": "x"})
+        assert late.status_code == 503
+        assert late.headers["retry-after"]
+        assert refused.get("/health").status_code == 200
+        rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        assert served.process.wait(DEADLINE_S) == 0
+
+
+def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) -> None:
+    with serving(model, "--drain", "0.3") as served, served.http.stream("POST", TEXT, json=ENDLESS) as response:
+        lines = response.iter_lines()
+        next(lines)
+        served.process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line.startswith("data: ")]
+        assert "error" in json.loads(rest[-1][6:])
+        assert served.process.wait(DEADLINE_S) == 0
+
+
+def test_a_client_of_a_process_that_goes_away_frees_the_engine_within_a_second(model: str) -> None:
+    with serving(model) as served:
+        payload = json.dumps({**ENDLESS, "stream": False}).encode()
+        host, port = served.url.removeprefix("http://").split(":")
+        head = f"POST {TEXT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
+        with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as bare:
+            bare.sendall(head.encode() + b"\r\n\r\n" + payload)
+            until(lambda: served.metric("headrace_requests_running") == 1, "it never ran")
+        until(lambda: served.metric("headrace_requests_running") == 0, "it still runs", within_s=1.0)
+        until(lambda: served.metric("headrace_kv_cache_used_blocks") == 0, "blocks are still used", within_s=1.0)
+
+
+def test_tls(model: str, tmp_path: Path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    try:
+        subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("makes its certificate with openssl")
+    with serving(model, "--tls-cert", str(cert), "--tls-key", str(key)) as served:
+        assert served.url.startswith("https://")
+        assert served.ready()
+        trusting = ssl.create_default_context(cafile=str(cert))
+        trusting.check_hostname = False
+        assert httpx.get(f"{served.url}/health", verify=trusting, timeout=DEADLINE_S).status_code == 200
+
+
+def test_what_cannot_be_served_is_refused_before_loading(model: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for arguments, words in (
+            (["-m", "no-such-model"], "there is no model"),
+            (["-m", model, "--port", port], f"port {port}"),
+            (["-m", model, "--port", "0", "--max-body", "much"], "max_body"),
+            (["-m", model, "--port", "0", *SMALL, "--max-model-len", "999999999"], "max_model_len"),
+        ):
+            process = start("serve", *arguments)
+            _, err = process.communicate(timeout=120)
+            assert process.returncode in (1, 2), err
+            assert words in err.decode()
+            assert b"Traceback" not in err

@@ -1,0 +1,266 @@
+"""The server around the routes: names, limits, keep-alive, crossing origins, metrics."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from served import Running, Script, running, scripted_llm, until
+
+from headrace.api.http.app import AppSettings
+from headrace.api.http.host import HostLimits
+from headrace.obs.metrics import TABLE, Kind
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+JSON = {"content-type": "application/json"}
+
+
+def test_a_model_answers_to_all_its_names_and_to_no_other(script: Script) -> None:
+    with running(lambda: scripted_llm(script), names=["first", "org/second"]) as server:
+        assert [m["id"] for m in server.http.get("/v1/models").json()["data"]] == ["first", "org/second"]
+        assert server.http.get("/v1/models/org/second").json()["id"] == "org/second"
+        for name in ("first", "org/second"):
+            assert server.complete("x", model=name, max_tokens=1).json()["model"] == "first"
+        for response in (server.complete("x", model="third"), server.http.get("/v1/models/third")):
+            assert response.status_code == 404
+            assert response.json()["error"]["code"] == "model_not_found"
+            assert response.json()["error"]["param"] == "model"
+        assert server.requests[-1].request_id  # the refused ones never reached the engine
+        assert len(server.requests) == 2
+
+
+def test_small_routes(scripted: Running) -> None:
+    assert scripted.http.get("/health").json() == {"status": "ok"}
+    assert scripted.http.get("/ready").status_code == 200
+    assert set(scripted.http.get("/version").json()) == {"version"}
+    ids = scripted.post("/tokenize", {"prompt": "Hé", "return_token_strs": True}).json()
+    assert (ids["count"], len(ids["token_strs"])) == (3, 3)
+    assert scripted.post("/detokenize", {"tokens": ids["tokens"]}).json() == {"prompt": "Hé"}
+    assert scripted.post("/detokenize", {"tokens": [-1]}).status_code == 400
+    assert scripted.post("/tokenize", {}).status_code == 400
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", CHAT, 405)])
+def test_what_does_not_exist_is_refused_in_the_same_shape(
+    scripted: Running, method: str, path: str, status: int
+) -> None:
+    response = scripted.http.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "content", "status"),
+    [
+        ({"content-type": "text/plain"}, b"{}", 415),
+        ({}, b"{}", 415),
+        (JSON, b"{", 400),
+        (JSON, b"", 400),
+        (JSON, b"[]", 400),
+        (JSON, b'{"prompt": "\\ud800"}', 400),
+        (JSON, b'\xff{"prompt": "x"}', 400),
+        (JSON, b'{"prompt": "' + b"x" * (1 << 21) + b'"}', 413),
+    ],
+)
+def test_bodies_that_are_none(script: Script, headers: Any, content: bytes, status: int) -> None:
+    with running(lambda: scripted_llm(script), limits=HostLimits(max_body_bytes=1 << 20)) as server:
+        response = server.http.post(TEXT, content=content, headers=headers)
+        assert response.status_code == status
+        assert response.json()["error"]["message"]
+        chunks = iter([content])  # without a length, counted as it comes
+        assert server.http.post(TEXT, content=chunks, headers=headers).status_code == status
+
+
+def test_a_full_queue_refuses_before_any_work_and_says_when_to_come_back(script: Script) -> None:
+    slow = Script(script.tokenizer, token_s=0.005)
+    with running(lambda: scripted_llm(slow), limits=HostLimits(max_open=2)) as server:
+        bare = [server.send_raw(TEXT, {"prompt": "x", "max_tokens": 10_000}) for _ in range(2)]
+        until(lambda: server.host.num_open == 2, "the queue does not fill")
+        response = server.http.post(TEXT, content=b"not even read", headers=JSON)
+        assert response.status_code == 429
+        assert response.headers["retry-after"] == "1"
+        assert response.json()["error"]["code"] == "queue_full"
+        for one in bare:
+            one.close()
+        until(lambda: server.host.num_open == 0, "the places do not come back")
+        assert server.complete("x", n=2, max_tokens=1).status_code == 200
+        assert server.complete("x", n=3, max_tokens=1).status_code == 400  # could never fit
+
+
+def test_silence_is_filled_with_comments_that_clients_skip(script: Script) -> None:
+    slow = Script(script.tokenizer, token_s=0.25)
+    with running(lambda: scripted_llm(slow), limits=HostLimits(keep_alive_s=0.05)) as server:
+        body = {"prompt": "x", "max_tokens": 2, "stream": True}
+        with server.http.stream("POST", TEXT, json=body) as response:
+            lines = [line for line in response.iter_lines() if line]
+        assert lines.count(": keep-alive") >= 2
+        assert all(line.startswith(("data: ", ": keep-alive")) for line in lines)
+        assert lines[-1] == "data: [DONE]"
+
+
+def test_a_reader_that_takes_nothing_is_let_go(script: Script) -> None:
+    limits = HostLimits(write_timeout_s=0.3)
+    with running(lambda: scripted_llm(script), limits=limits) as server:
+        bare = server.send_raw(TEXT, {"prompt": "x", "n": 40, "max_tokens": 19_000, "stream": True})
+        until(lambda: server.host.num_open == 40, "it never began")
+        until(lambda: server.host.num_open == 0, "a client that never reads holds its places")
+        until(lambda: server.engine.stats.used_blocks == 0, "and its memory")
+        bare.close()
+
+
+def test_other_origins_may_call_only_when_told_so(script: Script) -> None:
+    asks = {"origin": "https://page.example", "access-control-request-method": "POST"}
+    with running(lambda: scripted_llm(script)) as server:
+        assert "access-control-allow-origin" not in server.http.options(TEXT, headers=asks).headers
+    with running(lambda: scripted_llm(script), settings=AppSettings(["https://page.example"])) as server:
+        allowed = server.http.options(TEXT, headers=asks).headers
+        assert allowed["access-control-allow-origin"] == "https://page.example"
+        stranger = server.http.options(TEXT, headers={**asks, "origin": "https://other.example"}).headers
+        assert "access-control-allow-origin" not in stranger
+
+
+def test_many_streams_and_their_bad_neighbours(script: Script) -> None:
+    """Streams, drops and refusals at once: the well-behaved notice nothing, and all memory comes back."""
+    slow = Script(script.tokenizer, token_s=0.0005)
+    with running(lambda: scripted_llm(slow)) as server:
+        alone = server.complete("x", max_tokens=40).json()["choices"][0]["text"]
+        bare = [server.send_raw(TEXT, {"prompt": "x", "max_tokens": 10_000, "stream": i % 2 == 0}) for i in range(12)]
+        for i in range(6):
+            events = server.stream(TEXT, {"prompt": "x", "max_tokens": 40})
+            assert "".join(c["text"] for e in events for c in e["choices"]) == alone
+            assert server.complete("", max_tokens=i).status_code == 400
+            bare[i].close()
+        for one in bare[6:]:
+            one.close()
+        until(lambda: server.engine.stats.used_blocks == 0, "blocks were left behind")
+        until(lambda: server.host.num_open == 0, "requests were left open")
+
+
+def families(server: Running) -> dict[str, Any]:
+    page = server.http.get("/metrics")
+    assert page.headers["content-type"].startswith("text/plain")
+    return {family.name: family for family in text_string_to_metric_families(page.text)}
+
+
+def value(family: Any, suffix: str = "", **labels: str) -> float:
+    for sample in family.samples:
+        if sample.name.endswith(suffix) and labels.items() <= sample.labels.items():
+            return float(sample.value)
+    raise AssertionError(f"no sample {suffix} {labels} in {family.name}")
+
+
+def test_every_metric_of_the_table_is_on_the_page_and_aliases_only_on_request(script: Script) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        assert set(families(server)) == {f"headrace_{metric.name}" for metric in TABLE}
+    with running(lambda: scripted_llm(script), settings=AppSettings(vllm_metrics=True)) as server:
+        server.complete("x", max_tokens=3)
+        found = families(server)
+        aliases = {f"vllm:{metric.alias}" for metric in TABLE if metric.alias}
+        assert set(found) - {f"headrace_{metric.name}" for metric in TABLE} == aliases
+        assert value(found["vllm:generation_tokens"], "_total", model_name="tiny") == 3
+        assert value(found["vllm:request_success"], "_total", finished_reason="length") == 1
+
+
+def test_metrics_count_what_happened(script: Script) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        server.complete("abc", max_tokens=5, n=2)
+        server.stream(CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4})
+        server.complete("")
+        found = families(server)
+    assert value(found["headrace_generation_tokens"], "_total") == 14
+    assert value(found["headrace_prompt_tokens"], "_total") == 3 + 4
+    assert value(found["headrace_requests"], "_total", finished_reason="length") == 3
+    assert value(found["headrace_time_to_first_token_seconds"], "_count") == 3
+    assert value(found["headrace_inter_token_latency_seconds"], "_count") == 11
+    assert value(found["headrace_http_responses"], "_total", route=TEXT, status="400") == 1
+    assert value(found["headrace_sampled_tokens"], "_total") >= 14
+    assert value(found["headrace_engine_up"]) == 1
+    assert value(found["headrace_open_sequences"]) == 0
+    assert value(found["headrace_kv_cache_blocks"]) == 3999  # one of them is the null block
+
+
+def test_names_of_the_table_are_metric_names_and_unique() -> None:
+    names = [metric.name for metric in TABLE]
+    assert len(names) == len(set(names))
+    for metric in TABLE:
+        assert metric.name.replace("_", "a").isalpha(), metric.name
+        assert metric.help.endswith(".")
+        assert (metric.kind is Kind.HISTOGRAM) == bool(metric.buckets)
+
+
+def test_extensions_reach_the_engine(scripted: Running) -> None:
+    fields = {"top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "ignore_eos": True, "min_tokens": 2, "seed": 7}
+    plain = {"priority": 3, "cache_salt": "mine", "max_tokens": 4}
+    assert scripted.complete("x", **fields, **plain, stop_token_ids=[1]).status_code == 200
+    request = scripted.requests[-1]
+    assert {name: getattr(request.sampling, name) for name in fields} == fields
+    assert (request.priority, request.cache_salt, request.sampling.max_tokens) == (3, "mine", 4)
+    assert request.sampling.stop_token_ids == [1]
+    assert scripted.chat("x", max_completion_tokens=3, max_tokens=9).json()["usage"]["completion_tokens"] == 3
+
+
+def test_token_ids_are_told_on_request(scripted: Running) -> None:
+    answer = scripted.chat("x", max_tokens=3, return_token_ids=True).json()
+    assert len(answer["choices"][0]["token_ids"]) == 3
+    assert answer["prompt_token_ids"] == scripted.requests[-1].prompt_token_ids
+    assert "token_ids" not in scripted.chat("x", max_tokens=3).json()["choices"][0]
+
+
+def test_several_prompts_are_answered_in_order_with_indices(scripted: Running) -> None:
+    prompts = ["stop-whole", "lone-bytes"]
+    answer = scripted.complete(prompts, n=2, max_tokens=3).json()
+    assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, "abc"), (1, "abc"), (2, "�A"), (3, "�A")]
+    echoed = scripted.complete(["ab", "cd"], echo=True, max_tokens=1).json()["choices"]
+    assert [c["text"] for c in echoed] == ["abl", "cdl"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ],
+)
+def test_what_chat_cannot_honour_is_refused_by_name(scripted: Running, fields: Any, param: str | None) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], **fields}
+    response = scripted.post(CHAT, body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == (param or "messages[0].content[0]")
+
+
+def test_chat_logprobs_whole_and_streamed_agree(tiny: Running) -> None:
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "temperature": 0}
+    body |= {"logprobs": True, "top_logprobs": 3}
+    whole = tiny.post(CHAT, body).json()["choices"][0]["logprobs"]["content"]
+    events = tiny.stream(CHAT, body)
+    streamed = [t for e in events for c in e["choices"] if c["logprobs"] for t in c["logprobs"]["content"]]
+    assert streamed == whole
+    assert len(whole) == 5
+    assert all(len(token["top_logprobs"]) == 3 for token in whole)
+    assert all(token["top_logprobs"][0]["token"] == token["token"] for token in whole)
+    plain = tiny.post(CHAT, {**body, "top_logprobs": 0}).json()["choices"][0]["logprobs"]["content"]
+    assert [t["logprob"] for t in plain] == [t["logprob"] for t in whole]
+    assert all(t["top_logprobs"] == [] for t in plain)
+
+
+def test_prompt_logprobs_as_an_extension(tiny: Running) -> None:
+    [choice] = tiny.complete("abc", prompt_logprobs=1, max_tokens=1).json()["choices"]
+    assert choice["text"].count("abc") == 0
+    assert choice["prompt_logprobs"][0] is None
+    assert len(choice["prompt_logprobs"]) == 3
+
+
+def test_requests_have_ids_that_clients_see(scripted: Running) -> None:
+    one, two = scripted.complete("x", max_tokens=1), scripted.complete("x", max_tokens=1)
+    assert one.headers["x-request-id"] == one.json()["id"] != two.json()["id"]
+    assert abs(one.json()["created"] - time.time()) < 60
+    assert json.loads(one.text)["object"] == "text_completion"

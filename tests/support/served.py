@@ -1,0 +1,202 @@
+"""A real server on a loopback socket over an engine of this process: scripted outputs, or a tiny model. And clients."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cli_models
+import httpx
+
+from headrace._core import Scheduler
+from headrace.api.async_llm import AsyncLLM
+from headrace.api.http.app import AppSettings, build_app
+from headrace.api.http.host import EngineHost, HostLimits
+from headrace.api.http.server import Server, ServerSettings
+from headrace.api.text.tokenizer import Tokenizer, load_tokenizer
+from headrace.contract.request import Request
+from headrace.engine.client import ThreadClient
+from headrace.engine.engine import Engine
+from headrace.worker.fake import FakeWorker
+
+DEADLINE_S = 30.0
+MODEL = "tiny"
+
+
+def text_tokenizer(folder: Path, **settings: Any) -> Tokenizer:
+    """One id per byte and the control tokens of ``cli_models``; ``settings`` go into tokenizer_config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cli_models.byte_tokenizer().save(str(folder / "tokenizer.json"))
+    known = {"eos_token": "<|end|>", "chat_template": cli_models.TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(known | settings))
+    return load_tokenizer(folder)
+
+
+@dataclass
+class Script:
+    """What a pretended model says: by what the prompt contains, else ``default``. ``token_s``: per token."""
+
+    tokenizer: Tokenizer
+    answers: Mapping[bytes, bytes] = field(default_factory=dict)
+    default: bytes = b"lorem ipsum "
+    token_s: float = 0.0
+    prompts: list[list[int]] = field(default_factory=list)
+
+    def ids(self, raw: bytes) -> list[int]:
+        """Ids that stand for these bytes, whatever they are."""
+        by_byte = {self.tokenizer.token_bytes(i): i for i in range(256)}
+        return [by_byte[bytes([byte])] for byte in raw]
+
+    def next_token(self, prompt: Sequence[int], num_out: int) -> int:
+        if self.token_s:
+            time.sleep(self.token_s)
+        raw = b"".join(self.tokenizer.token_bytes(i) for i in prompt)
+        said = next((out for key, out in self.answers.items() if key in raw), None)
+        if said is None:
+            return self.ids(self.default)[num_out % len(self.default)]
+        return self.ids(said)[num_out] if num_out < len(said) else self.tokenizer.eos_ids[0]
+
+
+class ScriptedWorker(FakeWorker):
+    """Knows which part of a row is the prompt: the engine tells with the first slice."""
+
+    def __init__(self, script: Script, fail_steps: set[int] | None = None) -> None:
+        super().__init__(fail_steps=fail_steps or set())
+        self._script = script
+        self._prompt_len: dict[int, int] = {}
+
+    def launch_forward(self, plan: Any, starts: Any) -> Any:
+        self._prompt_len.update({start.seq_id: start.prompt_len for start in starts})
+        return super().launch_forward(plan, starts)
+
+    def launch_sample(self, handle: Any) -> None:
+        for seq_id, samples in zip(handle.plan.seq_ids.tolist(), handle.plan.samples.tolist()):
+            if samples:
+                row, cut = self.rows[seq_id], self._prompt_len[seq_id]
+                token = self._script.next_token(row[:cut], len(row) - cut)
+                row.append(token)
+                handle.tokens.append(token)
+            handle.offsets.append(len(handle.tokens))
+
+
+class SpyClient(ThreadClient):
+    """Keeps every request that reached the engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.engine = engine
+        self.requests: list[Request] = []
+
+    def submit(self, request: Request, sink: Any) -> None:
+        self.requests.append(request)
+        super().submit(request, sink)
+
+
+def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: Any) -> AsyncLLM:
+    """An engine whose worker follows the script."""
+    limits = {"num_blocks": 4000, "block_size": 16, "token_budget": 512, "max_model_len": 20_000} | core
+    engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps))
+    facts = {"vocab_size": script.tokenizer.vocab_size, "max_model_len": limits["max_model_len"]}
+    return AsyncLLM.over(SpyClient(engine), script.tokenizer, facts)
+
+
+def dummy_llm(folder: Path, **settings: Any) -> AsyncLLM:
+    """A tiny model with dummy weights, in this process."""
+    model = cli_models.write_model(folder, max_position_embeddings=4096)
+    return AsyncLLM(model, kv_memory=8 << 20, num_threads=1, **settings)
+
+
+class Running:
+    """A server on its thread, with ways to talk to it."""
+
+    def __init__(self, host: EngineHost, server: Server, port: int) -> None:
+        self.host = host
+        self.server = server
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}"
+        self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+
+    @property
+    def engine(self) -> Engine:
+        client = self.host.llm.client
+        assert isinstance(client, SpyClient)
+        return client.engine
+
+    @property
+    def requests(self) -> list[Request]:
+        client = self.host.llm.client
+        assert isinstance(client, SpyClient)
+        return client.requests
+
+    def post(self, route: str, body: Any) -> httpx.Response:
+        return self.http.post(route, json=body)
+
+    def chat(self, text: str, **fields: Any) -> httpx.Response:
+        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **fields})
+
+    def complete(self, prompt: Any, **fields: Any) -> httpx.Response:
+        return self.post("/v1/completions", {"prompt": prompt, **fields})
+
+    def stream(self, route: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """All events of a stream that ends well, without the last mark."""
+        raw = self.raw_stream(route, body)
+        assert raw[-1] == "[DONE]"
+        return [json.loads(one) for one in raw[:-1]]
+
+    def raw_stream(self, route: str, body: dict[str, Any]) -> list[str]:
+        with self.http.stream("POST", route, json={**body, "stream": True}) as response:
+            assert response.status_code == 200, response.read()
+            return [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+
+    def send_raw(self, route: str, body: dict[str, Any]) -> socket.socket:
+        """A request on a bare socket, which the caller may drop."""
+        payload = json.dumps(body).encode()
+        lines = [f"POST {route} HTTP/1.1", "host: here", "content-type: application/json"]
+        lines += [f"content-length: {len(payload)}", "", ""]
+        bare = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
+        bare.sendall("\r\n".join(lines).encode() + payload)
+        return bare
+
+
+def until(condition: Callable[[], bool], words: str, within_s: float = DEADLINE_S) -> None:
+    """Waits for something that must come; fails with ``words``."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, words
+        time.sleep(0.005)
+
+
+@contextmanager
+def running(
+    start: Callable[[], AsyncLLM],
+    *,
+    names: Sequence[str] = (MODEL,),
+    limits: HostLimits | None = None,
+    settings: AppSettings | None = None,
+    drain_s: float = 5.0,
+) -> Iterator[Running]:
+    """Serves on a free port for the length of a ``with``."""
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    host = EngineHost(start, names, limits)
+    server = Server(build_app(host, settings), host, ServerSettings(port=0, drain_s=drain_s))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
+    thread.start()
+    until(lambda: server.started, "the server does not start")
+    made = Running(host, server, bound.getsockname()[1])
+    try:
+        yield made
+    finally:
+        made.http.close()
+        server.should_exit = True
+        thread.join(DEADLINE_S)
+        host.close()
+        assert not thread.is_alive(), "the server does not end"

@@ -1,0 +1,114 @@
+"""``headrace bench`` as a command: options, files, refusals before any work, and small real measurements."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_models import SMALL, write_model
+from typer.testing import CliRunner, Result
+
+from headrace.cli.bench import figure, parse_counts
+from headrace.cli.main import build_app
+from headrace.contract.errors import ConfigError
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(build_app(), ["bench", *arguments])
+
+
+def reported(result: Result) -> dict[str, Any]:
+    assert result.exit_code == 0, result.stderr
+    plain: dict[str, Any] = json.loads(result.stdout)
+    return plain
+
+
+@pytest.fixture
+def small_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids inside a tiny vocabulary, and limits that are measured in no time."""
+    monkeypatch.setattr("headrace.lab.bench.workload.FIRST_ID", 5)
+    monkeypatch.setattr("headrace.lab.bench.workload.LAST_ID", 250)
+    monkeypatch.setattr("headrace.lab.bench.roofline.buffer_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("headrace.lab.bench.roofline.ROUNDS", 1000)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,,2", "0", "-1", "1.5", "9999999999"])
+def test_counts_that_are_none_name_the_option(text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_counts("depths", text)
+    assert caught.value.field == "depths"
+
+
+def test_counts_and_figures() -> None:
+    assert parse_counts("rows", "1, 4,4,2") == (1, 4, 2)
+    assert parse_counts("rows", None) == ()
+    assert [figure(value) for value in (0.01234, 9.876, 123.4, 12345.6)] == ["0.0123", "9.88", "123", "12,346"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("scheduler", "--running", "none"), "running"),
+        (("scheduler", "--out", "/nowhere/at/all.json"), "out"),
+        (("scheduler", "--plot", "curve.pdf"), "plot"),
+        (("peers", "--only", "nobody"), "only"),
+        (("peers", "--table", "/nowhere.md"), "table"),
+        (("peers", "--plot", "curve.png"), "plot"),
+        (("roofline", "--threads", "0"), "threads"),
+        (("ops", "--filter", "nonsense"), "filter"),
+    ],
+)
+def test_bad_options_are_refused_before_any_work(arguments: tuple[str, ...], field: str) -> None:
+    result = bench(*arguments)
+    assert result.exit_code == 2
+    assert field in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_report_goes_to_stdout_and_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.lab.bench.scheduler.STEPS", 11)
+    out = tmp_path / "r.json"
+    plain = reported(bench("scheduler", "--running", "2", "--repeats", "1", "--json", "--out", str(out)))
+    assert json.loads(out.read_text()) == plain
+    assert plain["machine"]["processors"] >= 1
+    table = bench("scheduler", "--running", "2", "--repeats", "1").stdout
+    assert "schedule + commit, 2 running" in table
+
+
+@pytest.mark.usefixtures("small_workload")
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (("latency", "--depths", "16,4000", "--rows", "1,3", "--tokens", "4"), 4),
+        (("prefill", "--lengths", "16,32"), 2),
+        (("offline", "--requests", "3", "--length", "8", "--tokens", "3"), 3),
+        (("prefix", "--requests", "3", "--shared", "40", "--length", "8", "--tokens", "3"), 2),
+    ],
+)
+def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows: int) -> None:
+    model = write_model(tmp_path / "m")
+    plain = reported(bench(*arguments, "--repeats", "1", "--json", "--model", model, *SMALL))
+    assert len(plain["rows"]) == rows
+    measured = [row for row in plain["rows"] if row["value"]]
+    assert all(row["value"]["median"] > 0 for row in measured)
+    missing = [row["note"] for row in plain["rows"] if not row["value"]]
+    assert missing == (["the longest sequence is 512 tokens"] if "4000" in arguments[2] else [])
+
+
+def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="the bench extra is not installed")
+    monkeypatch.setattr("headrace.lab.bench.scheduler.STEPS", 11)
+    picture = tmp_path / "curve.png"
+    result = bench("scheduler", "--running", "1,2", "--repeats", "1", "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = bench("scheduler", "--plot", "curve.png")
+    assert result.exit_code == 2
+    assert "headrace[bench]" in result.stderr

@@ -1,0 +1,95 @@
+"""Real processes that vote over gloo: a group at work, one whose member is killed, one that never meets."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import time
+from typing import Any
+
+import pytest
+from gloo_rank import run_rank
+
+from headrace.contract.errors import ConfigError, GroupBroken
+from headrace.parallel.gloo import GlooGroup
+
+START_S = 120.0  # processes import torch, on a machine that may be busy
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class Processes:
+    """``size`` ranks; ``next()`` is their next report."""
+
+    def __init__(self, size: int, max_tokens: int, timeout_s: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.news = context.Queue()
+        address = free_address()
+        self.all = [
+            context.Process(target=run_rank, args=(i, size, address, self.news, max_tokens, timeout_s), daemon=True)
+            for i in range(size)
+        ]
+        for process in self.all:
+            process.start()
+
+    def next(self, deadline_s: float = START_S) -> tuple[int, str, Any]:
+        return self.news.get(timeout=deadline_s)
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.all:
+            process.kill()
+            process.join(10)
+
+
+def test_a_group_serves_a_request_on_one_rank() -> None:
+    with Processes(size=2, max_tokens=60, timeout_s=START_S) as group:
+        results = {}
+        while len(results) < 2:
+            rank, what, value = group.next()
+            assert what != "broken", value
+            if what == "done":
+                results[rank] = value
+    assert len(results[0]) == 60
+    assert results[1] == []
+
+
+def test_killing_a_rank_ends_the_group_with_a_clear_error_within_the_deadline() -> None:
+    timeout_s = 60.0
+    with Processes(size=3, max_tokens=5000, timeout_s=timeout_s) as group:
+        assert {group.next()[1] for _ in range(3)} == {"running"}
+        group.all[2].kill()
+        killed = time.time()
+        broken = [group.next(timeout_s) for _ in range(2)]
+    for rank, what, (message, when) in sorted(broken):
+        assert what == "broken"
+        assert message.startswith(f"rank {rank} of 3: another rank is gone, or did not answer within 60 s")
+        assert when - killed < timeout_s
+    assert {rank for rank, _, _ in broken} == {0, 1}
+
+
+def test_others_that_never_come_are_an_error() -> None:
+    with pytest.raises(GroupBroken, match="rank 1 of 2 could not meet the others"):
+        GlooGroup(1, 2, free_address(), timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("rank", "address", "field"), [(2, "h:1", "rank"), (0, "here", "address"), (0, "h:x", "address")]
+)
+def test_bad_places_are_named(rank: int, address: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}: "):
+        GlooGroup(rank, 2, address)
+
+
+def test_who_has_left_cannot_vote() -> None:
+    group = GlooGroup(0, 1, free_address(), timeout_s=30)
+    assert group.least([4, -2]) == [4, -2]
+    group.close()
+    with pytest.raises(GroupBroken, match="has left"):
+        group.least([1])
