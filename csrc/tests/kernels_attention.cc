@@ -20,7 +20,8 @@ constexpr std::int64_t kHeads = 6, kKvHeads = 2, kDepth = 20;
 // last `rows` positions are queried.
 struct Sequence {
   std::int64_t rows, length, block_size, blocks;
-  std::vector<float> q, keys, values, k_cache, v_cache;
+  std::vector<float> q, keys, values;
+  mutable std::vector<float> k_cache, v_cache;  // a cache is handed over writable
   std::vector<std::int32_t> table;
 
   Sequence(std::int64_t rows_, std::int64_t length_, std::int64_t block_size_)
