@@ -29,8 +29,11 @@ lint: $(VENV)/.lint
 	$(BIN)/lint-imports
 	for stub in _core _kernels; do diff -u src/headrace/$$stub.pyi build/py/stubs/$$stub.pyi || exit 1; done
 
+# Everything the README's performance table says, with the peers built beside it. Takes an hour or two; keep the machine quiet.
 bench: $(VENV)/.built
-	$(BIN)/headrace bench ops
+	$(PIP) install "matplotlib>=3.9"
+	$(BIN)/headrace bench scheduler --vllm --cache build/peers --out build/bench-scheduler.json
+	$(BIN)/headrace bench peers --cache build/peers --out build/bench-peers.json --table docs/benchmarks.md
 
 build: $(VENV)/.built
 

@@ -17,18 +17,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.contract.errors import HeadraceError
 
 from ..protocol.chat_body import ChatBody
-from ..protocol.sampling import SamplingBody
+from ..protocol.messages_body import CountBody, MessagesBody
+from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
 from .body import read
 from .errors import HttpError, as_http
 from .host import EngineHost
-from .jobs import Job, chat_job, new_id, text_job
+from .jobs import Job, chat_ids, chat_job, messages_job, new_id, responses_job, text_job
 from .plain_routes import json_response, plain_routes
 from .reply import StreamReply, WholeReply
 
 log = logging.getLogger("headrace.serve")
 
-Asked = TypeVar("Asked", bound=SamplingBody)
+Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,26 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
 def _add_generation(app: FastAPI, host: EngineHost) -> None:
     @app.post("/v1/chat/completions")
     async def chat(request: Request) -> Response:
-        return await answer(host, request, ChatBody, chat_job, "chatcmpl")
+        return await answer(host, request, ChatBody, chat_job, "chatcmpl-")
 
     @app.post("/v1/completions")
     async def complete(request: Request) -> Response:
-        return await answer(host, request, TextBody, text_job, "cmpl")
+        return await answer(host, request, TextBody, text_job, "cmpl-")
+
+    @app.post("/v1/messages")
+    async def messages(request: Request) -> Response:
+        return await answer(host, request, MessagesBody, messages_job, "msg_")
+
+    @app.post("/v1/messages/count_tokens")
+    async def count_tokens(request: Request) -> Response:
+        body = await read(request, CountBody, host.limits.max_body_bytes)
+        host.check_model(body.model)
+        ids = await asyncio.to_thread(chat_ids, host, body.conversation())
+        return json_response({"input_tokens": len(ids)})
+
+    @app.post("/v1/responses")
+    async def responses(request: Request) -> Response:
+        return await answer(host, request, ResponsesBody, responses_job, "resp_")
 
 
 async def answer(

@@ -10,9 +10,13 @@ from typing import Any
 from headrace.contract.errors import InvalidRequest
 
 from ..prompts import Prepared
-from ..protocol.chat_body import ChatBody, template_messages
+from ..protocol.chat_body import ChatBody, Message, template_messages
 from ..protocol.chat_reply import ChatReply
+from ..protocol.messages_body import MessagesBody
+from ..protocol.messages_reply import MessagesReply
 from ..protocol.news import Reply
+from ..protocol.responses_body import ResponsesBody
+from ..protocol.responses_reply import ResponsesReply
 from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
 from ..text.chat import encode_chat
@@ -30,7 +34,7 @@ class Job:
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}{secrets.token_hex(12)}"
 
 
 def tokenizer_of(host: EngineHost, field: str) -> Tokenizer:
@@ -44,22 +48,19 @@ def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
 
 
-def chat_ids(host: EngineHost, body: ChatBody) -> list[int]:
-    """Prompt ids of a conversation. Raises InvalidRequest."""
-    tokenizer = tokenizer_of(host, "messages")
-    return encode_chat(
-        tokenizer,
-        template_messages(body.messages),
-        tools=body.tools or None,
-        variables=body.variables(),
-        add_generation_prompt=body.add_generation_prompt is not False,
-    )
+def chat_ids(host: EngineHost, messages: list[Message], **template: Any) -> list[int]:
+    """Prompt ids of a conversation; ``template``: further arguments of ``encode_chat``. Raises InvalidRequest."""
+    return encode_chat(tokenizer_of(host, "messages"), template_messages(messages), **template)
 
 
 def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
     body.refuse_unserved()
     sampling = body.sampling()
-    prompt = {"prompt_token_ids": chat_ids(host, body), **body.prompt_fields()}
+    begins = body.add_generation_prompt is not False
+    ids = chat_ids(
+        host, body.messages, tools=body.tools or None, variables=body.variables(), add_generation_prompt=begins
+    )
+    prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
     prepared = host.llm.prepare(prompt, sampling, request_id)
     reply = ChatReply(
         head(host, request_id),
@@ -69,6 +70,19 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         show_ids=bool(body.return_token_ids),
     )
     return Job([prepared], reply, body.streams)
+
+
+def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
+    ids = chat_ids(host, body.conversation())
+    prepared = host.llm.prepare({"prompt_token_ids": ids}, body.sampling(), request_id)
+    return Job([prepared], MessagesReply(request_id, host.names[0]), bool(body.stream))
+
+
+def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
+    body.refuse_unserved()
+    ids = chat_ids(host, body.conversation())
+    prepared = host.llm.prepare({"prompt_token_ids": ids}, body.sampling(), request_id)
+    return Job([prepared], ResponsesReply(request_id, host.names[0], body), bool(body.stream))
 
 
 def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:

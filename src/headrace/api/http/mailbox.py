@@ -21,6 +21,11 @@ class Mailbox:
         self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
+        """A call may come late, for items that were taken already: only items count as news."""
+        if self._items:
+            self._release()
+
+    def _release(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -28,7 +33,7 @@ class Mailbox:
         """All that has arrived, waiting for the first; empty after ``timeout_s`` seconds of silence."""
         if not self._items:
             self._waiter = self._loop.create_future()
-            timer = self._loop.call_later(timeout_s, self._wake)
+            timer = self._loop.call_later(timeout_s, self._release)
             try:
                 await self._waiter
             finally:

@@ -11,14 +11,12 @@ from headrace import __version__
 from headrace.contract.request import check_token_ids
 from headrace.obs.export import CONTENT_TYPE, Exporter
 
-from ..protocol.chat_body import template_messages
 from ..protocol.sse import to_json
 from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
-from ..text.chat import encode_chat
 from .body import read
 from .errors import unavailable
 from .host import EngineHost
-from .jobs import tokenizer_of
+from .jobs import chat_ids, tokenizer_of
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -70,9 +68,9 @@ def _add_tokens(router: APIRouter, host: EngineHost) -> None:
 def _tokenized(host: EngineHost, body: TokenizeBody) -> dict[str, Any]:
     if body.messages is not None:
         tokenizer = tokenizer_of(host, "messages")
-        ids = encode_chat(
-            tokenizer,
-            template_messages(body.messages),
+        ids = chat_ids(
+            host,
+            body.messages,
             tools=body.tools,
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,

@@ -18,7 +18,7 @@ from headrace.contract.errors import HeadraceError
 
 from ..protocol.news import Reply
 from ..protocol.sse import KEEP_ALIVE, to_json
-from .errors import HttpError, as_http
+from .errors import as_http
 from .host import HostedGeneration, HostLimits
 
 STREAM_HEADERS = {
@@ -93,24 +93,14 @@ class StreamReply(GenerationResponse):
 
 
 class WholeReply(GenerationResponse):
-    """One JSON body at the end."""
+    """One JSON body at the end. What fails before it is raised: the application words it for the route."""
 
     async def serve(self, send: Send) -> None:
-        try:
-            while not self.generation.finished:
-                await self.generation.news(self.limits.keep_alive_s)
-            status, headers = 200, {}
-            body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
-        except HeadraceError as error:
-            spoken: HttpError = as_http(error)
-            status, headers, body = spoken.status, spoken.headers, to_json(self.failure(spoken))
-        self.status_code = status
-        head = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-        await self._start(send, status, head)
+        while not self.generation.finished:
+            await self.generation.news(self.limits.keep_alive_s)
+        body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
+        await self._start(send, 200, {"content-type": "application/json", "content-length": str(len(body))})
         await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})
-
-    def failure(self, error: HttpError) -> dict[str, Any]:
-        return error.openai()
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

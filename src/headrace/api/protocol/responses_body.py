@@ -1,0 +1,91 @@
+"""``/v1/responses``: the request, as far as it is text. Nothing is stored, so nothing can be referred back to."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import SamplingParams
+
+from .chat_body import Message, Part
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """A message of the input. Other kinds of items are refused by name."""
+
+    type: str = "message"
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | list[Part] | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The whole body. The last group is accepted and without effect."""
+
+    input: str | list[Item]
+    model: str | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool | None = None
+    text: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Any = None
+    previous_response_id: str | None = None
+    conversation_id: Any = msgspec.field(default=None, name="conversation")
+    background: bool | None = None
+    prompt: Any = None
+    truncation: str | None = None
+
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    include: list[str] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Any = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    stream_options: Any = None
+    top_logprobs: int | None = None
+    max_tool_calls: int | None = None
+
+    def refuse_unserved(self) -> None:
+        """What would change the answer and cannot be honoured."""
+        if self.tools and self.tool_choice != "none":
+            raise InvalidRequest("tools", "calls are not served yet; tool_choice may be none")
+        for name, value in (("previous_response_id", self.previous_response_id), ("prompt", self.prompt)):
+            if value is not None:
+                raise InvalidRequest(name, "is not served: nothing is stored; send the whole conversation as input")
+        if self.conversation_id is not None or self.background:
+            raise InvalidRequest("background" if self.background else "conversation", "is not served")
+        if self.truncation not in (None, "disabled"):
+            raise InvalidRequest("truncation", "only disabled is served")
+        kind = ((self.text or {}).get("format") or {}).get("type", "text")
+        if kind != "text":
+            raise InvalidRequest("text.format", f"{kind!r} is not served yet")
+
+    def conversation(self) -> list[Message]:
+        """Messages for the chat template."""
+        first = [Message(role="system", content=self.instructions)] if self.instructions else []
+        if isinstance(self.input, str):
+            return [*first, Message(role="user", content=self.input)]
+        if not self.input:
+            raise InvalidRequest("input", "must hold at least one item")
+        return first + [_message(item, f"input[{i}]") for i, item in enumerate(self.input)]
+
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(
+            max_tokens=self.max_output_tokens,
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+        )
+
+
+def _message(item: Item, where: str) -> Message:
+    if item.type != "message" or item.role is None:
+        raise InvalidRequest(where, f"an item of type {item.type!r} is not served: give messages with a role")
+    return Message(role=item.role, content=item.content)
