@@ -136,9 +136,10 @@ StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
   plan.kind = kind, plan.time_budget_ns = options.time_budget_ns;
   Step step{next_step_, {}, {}};
   PlanContext context = this->context(plan, step);
-  sweep(plan);
+  sweep();
   const Decision decision = planner_of(kind)(context);
-  sweep(plan);  // whoever had to give way where nothing is recomputed
+  sweep();  // whoever had to give way where nothing is recomputed
+  for (const auto& [id, reason] : ignored_) plan.note(id, Note::kIgnored, static_cast<std::int32_t>(reason));
   plan.token_budget_left = decision.left.tokens;
   plan.input_budget_left = decision.left.inputs;
   plan.num_free_blocks = allocator_.pool().num_free();

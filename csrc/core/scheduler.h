@@ -73,7 +73,8 @@ class Scheduler {
   StepPlan plan(StepKind kind, const PlanOptions& options = {});
   // Whether a PREFILL step would schedule something now. Changes nothing that can be observed.
   bool prefill_possible();
-  // Sequences that plans have ended by themselves since the last call, and why. In phased engines only.
+  // Sequences that plans have ended by themselves since the last call, and why. In phased engines only. Until taken
+  // they are notes of every plan, so that a plan that came out empty can be forgotten without losing them.
   std::vector<std::pair<SeqId, Ignored>> take_ignored();
 
   // A sequence that shares what `parent` has computed and continues on its own: its prompt and outputs are those
@@ -140,7 +141,7 @@ class Scheduler {
   Sequence& enlist(SequenceSpec spec);
   PlanContext context(StepPlan& plan, Step& step);
   std::optional<Ignored> verdict(const Sequence& seq) const;
-  void sweep(StepPlan& plan);
+  void sweep();
   std::vector<Sequence*> holding() const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);

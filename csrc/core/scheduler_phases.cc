@@ -49,13 +49,12 @@ std::optional<Ignored> Scheduler::verdict(const Sequence& seq) const {
 }
 
 // Anywhere in waiting, not only at its head: the rank whose head can never run would vote against every prompt step.
-void Scheduler::sweep(StepPlan& plan) {
+void Scheduler::sweep() {
   if (!config_.limits.phased()) return;
   for (Sequence* seq : queues_.waiting()) {
     const std::optional<Ignored> reason = verdict(*seq);
     if (!reason) continue;
     ignored_.emplace_back(seq->id(), *reason);
-    plan.note(seq->id(), Note::kIgnored, static_cast<std::int32_t>(*reason));
     retire(*seq);
   }
 }

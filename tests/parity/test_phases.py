@@ -48,7 +48,9 @@ class Steps:
 
     def step(self, kind: StepKind) -> Any:
         plan = self.core.plan(int(kind))
-        starts = [SequenceStart(int(plan.seq_ids[s]), 1, SamplingParams(temperature=0.0), ()) for s in plan.fresh_slices]
+        starts = [
+            SequenceStart(int(plan.seq_ids[s]), 1, SamplingParams(temperature=0.0), ()) for s in plan.fresh_slices
+        ]
         handle = self.engine.worker.launch_forward(plan, starts)
         self.engine.worker.launch_sample(handle)
         result = self.engine.worker.collect(handle, 60.0)
