@@ -124,7 +124,11 @@ void Scheduler::settle(const Slice& slice, Step& step) {
 }
 
 PlanContext Scheduler::context(StepPlan& plan, Step& step) {
-  return {queues_, allocator_, config_.limits, plan, cost_,
+  return {queues_,
+          allocator_,
+          config_.limits,
+          plan,
+          cost_,
           [this, &plan](Sequence& seq, StaleMode mode) { preempt(seq, mode, &plan); },
           [this, &step](const Slice& slice) { settle(slice, step); }};
 }

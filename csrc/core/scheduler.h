@@ -50,7 +50,7 @@ struct Stats {
 
 struct PlanOptions {
   std::int64_t time_budget_ns = 0;  // of a PREFILL step, after its reduction over the group; 0 = none
-  bool companion = false;     // make a step even when there is nothing to schedule: other ranks have
+  bool companion = false;           // make a step even when there is nothing to schedule: other ranks have
 };
 
 class Scheduler {
@@ -135,8 +135,8 @@ class Scheduler {
   void check(const SequenceSpec& spec) const;
   void check_room(const SequenceSpec& spec) const;
   void check_arrival(const SequenceSpec& spec) const;
-  void check_result(const Step& step, std::span<const std::int32_t> num_valid,
-                    std::span<const std::int32_t> offsets, std::span<const Token> tokens) const;
+  void check_result(const Step& step, std::span<const std::int32_t> num_valid, std::span<const std::int32_t> offsets,
+                    std::span<const Token> tokens) const;
   void check_row(const Step& step, std::size_t slice, std::int32_t num_valid, std::int32_t emitted) const;
   Sequence& enlist(SequenceSpec spec);
   PlanContext context(StepPlan& plan, Step& step);
