@@ -41,7 +41,8 @@ class ExpertPlacement:
     def rank_loads(self, loads: Floats) -> Floats:
         """(history, ranks): what each rank would have computed under these loads (history, experts)."""
         per_slot = (loads / self.num_replicas)[:, self.physical_to_logical]
-        return per_slot.reshape(len(loads), self.num_ranks, self.slots_per_rank).sum(axis=2)
+        per_rank: Floats = per_slot.reshape(len(loads), self.num_ranks, self.slots_per_rank).sum(axis=2)
+        return per_rank
 
 
 def from_physical(physical_to_logical: Ints, num_experts: int, num_ranks: int) -> ExpertPlacement:
