@@ -111,7 +111,7 @@ def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: 
 def dummy_llm(folder: Path, **settings: Any) -> AsyncLLM:
     """A tiny model with dummy weights, in this process."""
     model = cli_models.write_model(folder, max_position_embeddings=4096)
-    return AsyncLLM(model, kv_memory=8 << 20, num_threads=1, **settings)
+    return AsyncLLM(model, **{"kv_memory": 8 << 20, "num_threads": 1} | settings)
 
 
 class Running:

@@ -120,6 +120,8 @@ class AsyncLLM:
     def _take(self, assembly: Assembly, delta: TokenDelta) -> None:
         if assembly.push(delta):
             self.client.stop(delta.request_id)
+        if delta.error_field is not None:
+            raise InvalidRequest(delta.error_field, (delta.error or "").removeprefix(f"{delta.error_field}: "))
         if delta.finish_reason == "error":
             raise WorkerError(delta.error or "the engine failed")
 

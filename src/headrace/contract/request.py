@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -12,6 +13,36 @@ from .errors import InvalidRequest
 
 MAX_TOP_LOGPROBS = 1024
 _INT32_MAX = 2**31 - 1
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What an output must look like: exactly one of these. Names are those vLLM users know.
+
+    ``json``: a JSON schema, as an object or its text. ``json_object``: any JSON object. ``regex``: the whole output
+    matches. ``choice``: one of these texts. ``grammar``: EBNF with a rule ``root``. ``field`` is what errors name.
+    """
+
+    json: str | dict[str, Any] | bool | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    field: str = "structured_outputs"
+
+    def check(self) -> None:
+        """Refuses what no compiler need be asked about."""
+        given = [name for name in STRUCTURES if getattr(self, name) not in (None, False)]
+        if self.json is False:
+            raise InvalidRequest(self.field, "the schema false accepts nothing")
+        if len(given) != 1:
+            raise InvalidRequest(self.field, f"give exactly one of {', '.join(STRUCTURES)}, got {len(given)}")
+        if self.choice is not None and not (self.choice and all(self.choice)):
+            raise InvalidRequest(self.field, "choice must hold at least one text, and no empty one")
+        if any(isinstance(text := getattr(self, name), str) and not text.strip() for name in given):
+            raise InvalidRequest(self.field, f"{given[0]} is empty")
+
+
+STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,12 +75,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     def check(self, vocab_size: int) -> None:
         """Refuses values that cannot be served, before any work."""
         _check_counts(self)
         _check_reals(self)
         _check_ids(self, vocab_size)
+        _check_structure(self)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -122,6 +155,18 @@ def _check_ids(params: SamplingParams, vocab_size: int) -> None:
     for text in params.stop_strings:
         if not isinstance(text, str) or not text:
             raise InvalidRequest("stop", "stop strings must be non-empty text")
+
+
+def _check_structure(params: SamplingParams) -> None:
+    wanted = params.structured_outputs
+    if wanted is None:
+        return
+    if not isinstance(wanted, StructuredOutputs):
+        raise InvalidRequest("structured_outputs", f"must be StructuredOutputs, got {type(wanted).__name__}")
+    wanted.check()
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(params, name):
+            raise InvalidRequest(name, "contradicts structured outputs, which say themselves where they end")
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

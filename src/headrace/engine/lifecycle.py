@@ -60,10 +60,9 @@ class EngineLoop:
 
     def _end(self) -> None:
         try:
-            if self.failure is None:
-                self._sink(self._engine.close())
-            else:
-                self._sink(self._engine.close("error", _told(self.failure)))
+            self._sink(
+                self._engine.close() if self.failure is None else self._engine.close("error", _told(self.failure))
+            )
         except Exception:
             log.exception("closing the engine failed")
 

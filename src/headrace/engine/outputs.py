@@ -50,11 +50,12 @@ def _delta(entry: Entry, tokens: list[int], finish: Finish, row: int, result: St
     )
 
 
-def end_delta(entry: Entry, reason: str, error: str | None = None) -> TokenDelta:
+def end_delta(entry: Entry, reason: str, error: str | None = None, error_field: str | None = None) -> TokenDelta:
     """The last delta of a request that ends without new tokens."""
     return TokenDelta(
         request_id=entry.request.request_id,
         num_cached_tokens=entry.num_cached_tokens,
         finish_reason=reason,
         error=error,
+        error_field=error_field,
     )
