@@ -241,7 +241,10 @@ class ProcessClient:
                     raise EngineDead(f"the engine did not start: {message.message}")
             elif not self._process.is_alive():
                 self._discard()
-                raise EngineDead(f"the engine process ended at start (exit code {self._process.exitcode})")
+                raise EngineDead(
+                    f"the engine process ended at start (exit code {self._process.exitcode}). A script that starts one "
+                    'needs `if __name__ == "__main__":` around its work, and cannot be read from standard input'
+                )
         self._discard()
         raise EngineDead(f"the engine was not ready within {timeout_s:g} s")
 
