@@ -70,8 +70,7 @@ __attribute__((target("avx2"))) std::uint64_t read_avx2(const std::uint64_t* wor
   std::int64_t i = 0;
   for (; i + 16 <= count; i += 16)
     for (int j = 0; j < 4; ++j)
-      sums[j] = _mm256_add_epi64(
-          sums[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + i + 4 * j)));
+      sums[j] = _mm256_add_epi64(sums[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + i + 4 * j)));
   alignas(32) std::uint64_t lanes[16];
   for (int j = 0; j < 4; ++j) _mm256_store_si256(reinterpret_cast<__m256i*>(lanes + 4 * j), sums[j]);
   return read_scalar(lanes, 16) + read_scalar(words + i, count - i);

@@ -14,7 +14,7 @@ std::uint64_t read_all(const std::uint64_t* words, std::int64_t count);
 // A loop's work, counted: multiply and add are two operations.
 struct LoopWork {
   double operations;
-  double checksum;      // depends on every result, so that no instruction can be left out
+  double checksum;     // depends on every result, so that no instruction can be left out
   const char* method;  // the instruction that did it
 };
 

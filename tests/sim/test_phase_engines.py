@@ -27,7 +27,9 @@ def expected(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def engine_of(config: RoleConfig, group: LocalGroup | None = None, rank: int = 0, overlap: bool = True, **limits: int) -> Engine:
+def engine_of(
+    config: RoleConfig, group: LocalGroup | None = None, rank: int = 0, overlap: bool = True, **limits: int
+) -> Engine:
     settings = {"num_blocks": 65, "block_size": 4, "max_model_len": 200, "token_budget": 32} | limits
     settings |= core_settings(config)
     cadence = make_cadence(config, group.member(rank) if group else None)
@@ -157,4 +159,9 @@ def test_roles_say_what_they_need() -> None:
     assert core_settings(RoleConfig()) == {}
     assert core_settings(RoleConfig(role="completion"))["stop_preempted"]
     assert not core_settings(RoleConfig(role="normal"))["stop_preempted"]
-    assert [RoleConfig(role=role).overlap for role in ("unified", "normal", "prompt", "completion")] == [True, True, False, True]
+    assert [RoleConfig(role=role).overlap for role in ("unified", "normal", "prompt", "completion")] == [
+        True,
+        True,
+        False,
+        True,
+    ]

@@ -193,13 +193,15 @@ def peers(
     flags: BenchFlags,
     cache: Cache = Path("build/peers"),
     only: Annotated[str | None, typer.Option(help="Only contenders with one of these texts in their name.")] = None,
-    rounds: Repeats = 5,
+    rounds: Repeats = 3,
     windows: Annotated[int, typer.Option(min=1, help="Windows for perplexity.")] = 16,
     window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
     threads: Annotated[int | None, typer.Option(min=1, help="Default: every usable processor.")] = None,
     deadline: Annotated[float, typer.Option(min=1, help="Most seconds for one run of one contender.")] = 900.0,
     small: Annotated[bool, typer.Option("--small", help="Little work: shows that all runs, not how fast.")] = False,
-    table: Annotated[Path | None, typer.Option(help="Document whose marked table is replaced.")] = None,
+    table: Annotated[
+        list[Path] | None, typer.Option(help="Document whose marked table is replaced; may be given several times.")
+    ] = None,
 ) -> None:
     """This engine beside others, each in an environment of its own, A B A B; the first run installs them."""
     from headrace.lab.bench.contenders import chosen
@@ -210,11 +212,11 @@ def peers(
     check_delivery(flags)
     if flags.plot is not None:
         raise ConfigError("plot", "the comparison is a table; it has no curve")
-    if table is not None:
-        check_document(table)
+    for document in table or ():
+        check_document(document)
     result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, threads, deadline).plain()
-    if table is not None:
-        insert(table, markdown(result))
+    for document in table or ():
+        insert(document, markdown(result))
     deliver(result, flags, lambda: print_table(*grid(result)))
     for reason in reasons(result):
         to_stderr(reason)

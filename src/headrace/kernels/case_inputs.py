@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from .ops import LogitRules, SampleParams
+from .quant import QuantRows, block_values, row_bytes
 
 Args = tuple[Any, ...]  # an op's arguments, weights unpacked
 NEVER = float("-inf")
@@ -34,6 +36,51 @@ def linear(seed: int, t: int, k: int, n: int, bias: bool = False) -> Args:
     g = generator(seed)
     x, w = torch.randn(t, k, generator=g), torch.randn(n, k, generator=g)
     return x, w, torch.randn(n, generator=g) if bias else None
+
+
+# Block format -> (offsets of half-precision fields in a block, largest integer those scale).
+BLOCK_FIELDS: dict[str, tuple[tuple[int, ...], float]] = {
+    "Q4_0": ((0,), 8),
+    "Q4_1": ((0, 2), 15),
+    "Q5_0": ((0,), 16),
+    "Q5_1": ((0, 2), 31),
+    "Q8_0": ((0,), 128),
+    "Q4_K": ((0, 2), 63 * 15),
+    "Q5_K": ((0, 2), 63 * 31),
+    "Q6_K": ((208,), 128 * 32),
+}
+
+
+def blocks(seed: int, kind: str, n: int, k: int) -> QuantRows:
+    """Random integers in every field, scales of either sign such that values lie within about [-3, 3]."""
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, (n, row_bytes(kind, k)), np.uint8)
+    in_blocks = data.reshape(-1, row_bytes(kind, block_values(kind)))
+    fields, top = BLOCK_FIELDS[kind]
+    for at in fields:
+        halves = rng.uniform(-1, 1, (len(in_blocks), 1)) * 2 / top
+        in_blocks[:, at : at + 2] = halves.astype("<f2").view(np.uint8)
+    return QuantRows(kind, n, k, data)
+
+
+def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, bias: bool = False) -> tuple:
+    """x (t, k) of uneven spread, one matrix (n, k) per kind (float32 where the kind is "F32"), bias or None.
+
+    The first row begins with a group of zeros.
+    """
+    g = generator(seed)
+    x = torch.randn(t, k, generator=g) * torch.rand(k, generator=g)
+    x[:1, :32] = 0.0
+    parts = [
+        torch.randn(n, k, generator=g) if kind == "F32" else blocks(seed + i, kind, n, k)
+        for i, kind in enumerate(kinds)
+    ]
+    return x, parts, torch.randn(n * len(kinds), generator=g) if bias else None
+
+
+def quantised_embedding(seed: int, kind: str, t: int, vocab: int, k: int) -> tuple:
+    """ids (t,), blocks (vocab, k)."""
+    return embedding(seed, t, vocab, 1)[0], blocks(seed, kind, vocab, k)
 
 
 def embedding(seed: int, t: int, vocab: int, k: int) -> Args:

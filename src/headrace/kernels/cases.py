@@ -20,6 +20,7 @@ from headrace.contract.errors import ConfigError
 
 from . import case_inputs as inputs
 from .ops import LogitRules, Logprobs, Ops, SampleParams, op_names
+from .quant import KINDS
 from .resolve import BACKENDS, resolve_ops
 
 
@@ -93,6 +94,14 @@ def _linear(t: int, k: int, n: int, bias: bool = False, timed: bool = False) -> 
     return Case(name, "linear", build, atol=3e-6 * k**0.5 + 1e-5, row_args=(0,), timed=timed)
 
 
+def _quantised(t: int, k: int, n: int, *kinds: str, bias: bool = False, timed: bool = False) -> Case:
+    """Blocks against exact arithmetic. A rounded activation is off by up to 1/254 of its group's largest, here by
+    about 0.003; times values of about 1, over k terms that add like a random walk, six standard deviations."""
+    build = partial(inputs.quantised_linear, kinds=kinds, t=t, k=k, n=n, bias=bias)
+    name = f"linear-{'+'.join(kinds)}-{t}x{k}x{n}{'-bias' if bias else ''}"
+    return Case(name, "linear", build, atol=0.018 * k**0.5, row_args=(0,), timed=timed)
+
+
 def _rows(
     op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False
 ) -> Case:
@@ -137,6 +146,14 @@ CASES: tuple[Case, ...] = (
     _linear(1, 7, 5, bias=True),
     *(_linear(t, 576, 1536, timed=True) for t in (1, 4, 16, 64, 512)),
     _linear(1, 576, 49152, timed=True),
+    *(_quantised(t, 256, 37, kind) for kind in KINDS for t in (1, 13)),
+    *(_quantised(t, 96, 70, kind, bias=True) for kind in ("Q4_0", "Q4_1", "Q5_1", "Q8_0") for t in (0, 2, 40)),
+    _quantised(1, 32, 1, "Q4_1"),
+    _quantised(100, 64, 16, "Q8_0"),
+    _quantised(9, 256, 21, "Q5_0", "F32", "Q4_K", "Q6_K", bias=True),
+    *(_quantised(t, 576, 1536, kind, timed=True) for kind in ("Q4_1", "Q8_0") for t in (1, 4, 8, 16, 64, 512)),
+    _quantised(1, 576, 49152, "Q8_0", timed=True),
+    *(_rows("embedding", kind, partial(inputs.quantised_embedding, kind=kind, t=9, vocab=37, k=512), 0) for kind in KINDS),
     _rows("embedding", "odd", partial(inputs.embedding, t=9, vocab=77, k=37), 0),
     _rows("embedding", "none", partial(inputs.embedding, t=0, vocab=5, k=3), 0),
     _rows("embedding", "32x576", partial(inputs.embedding, t=32, vocab=4096, k=576), 0, timed=True),

@@ -61,14 +61,24 @@ class QuantRows:
 Stored = Tensor | QuantRows | Sequence[Tensor | QuantRows]
 
 
+def block_values(kind: str) -> int:
+    """Values in one block: a row holds a whole number of blocks. Errors: ModelError."""
+    return _block(kind)[0]
+
+
 def row_bytes(kind: str, k: int) -> int:
     """Bytes of one row of ``k`` values. Errors: ModelError."""
-    if kind not in KINDS:
-        raise ModelError(f"{kind} blocks", f"are not known; known: {', '.join(KINDS)}")
-    values, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    values, size = _block(kind)
     if k <= 0 or k % values:
         raise ModelError(f"{kind} blocks", f"hold {values} values each, which {k} columns are no multiple of")
     return k // values * size
+
+
+def _block(kind: str) -> tuple[int, int]:
+    if kind not in KINDS:
+        raise ModelError(f"{kind} blocks", f"are not known; known: {', '.join(KINDS)}")
+    values, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+    return int(values), int(size)
 
 
 def parts_of(stored: Stored) -> list[Tensor | QuantRows]:

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from headrace._core import Scheduler
+from headrace._core import Scheduler, StepCost
+from headrace.contract.plan import Role, StepKind
 from headrace.engine.engine import add_sequence
 from headrace.obs.events import Added
 from headrace.obs.recorder import Recorder
@@ -76,13 +77,23 @@ class Script:
         self.core.set_drafts(self._ids[name], list(tokens))
         self.recorder.drafted(self._ids[name], list(tokens))
 
-    def step(self, emitted: Mapping[str, Sequence[int]] | None = None) -> None:
+    def judge(self, name: str, confidences: Sequence[float]) -> None:
+        self._pass_time()
+        self.core.set_confidences(self._ids[name], list(confidences))
+        self.recorder.judged(self._ids[name], list(confidences))
+
+    def price(self, cost: StepCost) -> None:
+        self._pass_time()
+        self.core.set_cost(cost)
+        self.recorder.priced(cost)
+
+    def step(self, emitted: Mapping[str, Sequence[int]] | None = None, kind: StepKind = StepKind.MIXED) -> None:
         """Plans and commits one step. Each sampling slice emits ``emitted[name]``, or else one token (7).
 
         Of a slice with drafts, one row stands per token emitted: the others are rejected.
         """
         self._pass_time()
-        plan = self.core.plan()
+        plan = self.core.plan(int(kind))
         self.recorder.planned(plan)
         self._pass_time()
         given = {self._ids[name]: list(tokens) for name, tokens in (emitted or {}).items()}
@@ -235,6 +246,77 @@ def twins(path: Path) -> None:
     script.recorder.close()
 
 
+def d_e1(path: Path) -> None:
+    script = Script(
+        path,
+        "D-E1: a prompt step of 6 and 3 tokens, then decode steps; keys 7 and 4 in the first of them",
+        "AB",
+        num_blocks=33,
+        block_size=16,
+        token_budget=16,
+        max_model_len=128,
+        role=int(Role.NORMAL),
+    )
+    script.add("A", _prompt("A", 6))
+    script.add("B", _prompt("B", 3))
+    script.step(kind=StepKind.PREFILL)
+    script.step(kind=StepKind.DECODE)
+    script.recorder.close()
+
+
+def decode_order(path: Path) -> None:
+    """Output lengths are C 2, A 7 and B 5 before the last step, which finds no free block: C is served first and needs
+    one, A gives way."""
+    script = Script(
+        path,
+        "Decode order: outputs 7, 5 and 2; served from the shortest on; the longest, A, is the first to give way",
+        "ABC",
+        num_blocks=10,
+        block_size=4,
+        token_budget=16,
+        max_model_len=64,
+        prefix_caching=False,
+        role=int(Role.NORMAL),
+    )
+    script.add("A", _prompt("A", 6))
+    script.step(kind=StepKind.PREFILL)
+    script.step(kind=StepKind.DECODE)
+    script.step(kind=StepKind.DECODE)
+    script.add("B", _prompt("B", 5))
+    script.step(kind=StepKind.PREFILL)
+    for _ in range(3):
+        script.step(kind=StepKind.DECODE)
+    script.add("C", _prompt("C", 11))
+    script.step(kind=StepKind.PREFILL)
+    script.step(kind=StepKind.DECODE)
+    script.step(kind=StepKind.DECODE)
+    script.recorder.close()
+
+
+def d_e3(path: Path) -> None:
+    """The example is step 1: of two drafts each, one is worth verifying."""
+    script = Script(
+        path,
+        "D-E3 (step 1): what verifying costs and brings decides; 4 rows in all, 2 for A and 2 for B",
+        "AB",
+        num_blocks=33,
+        block_size=16,
+        token_budget=16,
+        lookahead=2,
+        max_model_len=128,
+        role=int(Role.NORMAL),
+    )
+    script.price(StepCost(sizes=[2, 4, 6], times_ms=[1.0, 1.2, 2.0]))
+    script.add("A", _prompt("A", 6))
+    script.add("B", _prompt("B", 3))
+    script.step(kind=StepKind.PREFILL)
+    for name, confidences in {"A": [0.9, 0.5], "B": [0.8, 0.25]}.items():
+        script.draft(name, [21, 22])
+        script.judge(name, confidences)
+    script.step({"A": [21, 9], "B": [9]}, kind=StepKind.DECODE)
+    script.recorder.close()
+
+
 EXAMPLES: Mapping[str, Callable[[Path], None]] = {
     "v-e1": v_e1,
     "v-e1-budgets": v_e1_budgets,
@@ -242,6 +324,9 @@ EXAMPLES: Mapping[str, Callable[[Path], None]] = {
     "v-e2-pool": v_e2_pool,
     "v-e3": v_e3,
     "twins": twins,
+    "d-e1": d_e1,
+    "d-e3": d_e3,
+    "decode-order": decode_order,
 }
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from headrace.contract.errors import ConfigError, GroupBroken
 
@@ -30,12 +31,12 @@ class GlooGroup:
         self.rank = rank
         self.size = size
         self._timeout_s = timeout_s
-        self._group: dist.ProcessGroup | None = None
+        self._group: ProcessGroupGloo | None = None
         deadline = timedelta(seconds=timeout_s)
         try:
-            store = dist.TCPStore(host, int(port), size, is_master=rank == 0, timeout=deadline)
-            self._store = store  # the group's pairs are looked up in it
-            self._group = dist.ProcessGroupGloo(store, rank, size, deadline)
+            # Kept: the ranks find each other in it.
+            self._store = dist.TCPStore(host, int(port), size, is_master=rank == 0, timeout=deadline)  # type: ignore[attr-defined]
+            self._group = ProcessGroupGloo(self._store, rank, size, deadline)
         except (RuntimeError, dist.DistError) as error:
             raise GroupBroken(f"rank {rank} of {size} could not meet the others at {address}: {error}") from error
 
@@ -45,7 +46,7 @@ class GlooGroup:
             raise GroupBroken(f"rank {self.rank} of {self.size} has left its group")
         votes = torch.tensor(list(values), dtype=torch.int64)
         options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
+        options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
         options.timeout = timedelta(seconds=self._timeout_s)
         try:
             self._group.allreduce([votes], options).wait()

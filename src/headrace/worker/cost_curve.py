@@ -65,7 +65,9 @@ def _timed(run: Callable[[int], None], size: int, clock: Callable[[], float]) ->
     return max((clock() - start) * 1000, 1e-6)  # a curve holds positive times, whatever the clock's grain
 
 
-def load(folder: Path, key: CurveKey, sizes: Sequence[int], *, lifetime_s: float = LIFETIME_S, now: float) -> Curve | None:
+def load(
+    folder: Path, key: CurveKey, sizes: Sequence[int], *, lifetime_s: float = LIFETIME_S, now: float
+) -> Curve | None:
     """The curve kept for this key and these sizes, or None when there is none that may still be used."""
     path = folder / key.file_name
     try:

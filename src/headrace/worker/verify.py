@@ -22,9 +22,10 @@ def _ranked(num_drafts: Sequence[int], confidences: Sequence[Sequence[float]]) -
 
     A draft's rate is the product of the confidences up to it; 1 for sequences of which none are known.
     """
-    rates, owners = [np.empty(0)], [np.empty(0, dtype=np.int64)]
+    rates: list[Floats] = [np.empty(0)]
+    owners = [np.empty(0, dtype=np.int64)]
     for i, (count, known) in enumerate(zip(num_drafts, confidences)):
-        own = np.cumprod(np.asarray(known[:count], dtype=np.float64)) if len(known) else np.ones(count)
+        own = np.asarray(known[:count], dtype=np.float64).cumprod() if len(known) else np.ones(count)
         rates.append(own)
         owners.append(np.full(len(own), i, dtype=np.int64))
     flat = np.concatenate(rates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,19 @@ def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows
     assert all(row["value"]["median"] > 0 for row in measured)
     missing = [row["note"] for row in plain["rows"] if not row["value"]]
     assert missing == (["the longest sequence is 512 tokens"] if "4000" in arguments[2] else [])
+
+
+def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="the bench extra is not installed")
+    monkeypatch.setattr("headrace.lab.bench.scheduler.STEPS", 11)
+    picture = tmp_path / "curve.png"
+    result = bench("scheduler", "--running", "1,2", "--repeats", "1", "--plot", str(picture))
+    assert result.exit_code == 0, result.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib_is_refused_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = bench("scheduler", "--plot", "curve.png")
+    assert result.exit_code == 2
+    assert "headrace[bench]" in result.stderr

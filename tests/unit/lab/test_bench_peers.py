@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from headrace.lab.bench.tasks import batch, decode, prefill, step
 from headrace.lab.bench.workload import Batch
 
 DEADLINE_S = 60.0
+NOT_TASKS = ("process start to first token", "peak memory", "perplexity")
 Start = Callable[[Contender], PeerProcess]
 
 
@@ -114,6 +116,36 @@ def test_a_stopped_runner_does_nothing_until_it_is_woken(start: Start) -> None:
     assert process.ask("sleep", DEADLINE_S, seconds=0) == {}
 
 
+ABANDON = """
+import os, sys
+from pathlib import Path
+from headrace.lab.bench import peer_process
+peer_process.SERVE = Path(sys.argv[1]) / "serve.py"
+process = peer_process.PeerProcess(Path(sys.executable), "peer_fake", Path(sys.argv[1]) / "log")
+process.ask("load", 60.0, model="m", threads=1)
+process.pause()
+print(process._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_stopped_runner_ends_when_its_starter_is_killed(program: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ABANDON, str(program)], capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    pid, until = int(done.stdout), time.monotonic() + DEADLINE_S
+    while _lives(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not _lives(pid)
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process, other than as an entry that nobody has collected yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def _state(process: PeerProcess) -> str:
     return Path(f"/proc/{process._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
@@ -141,9 +173,20 @@ def test_tasks_turn_answers_into_figures(start: Start) -> None:
     )
     result = run(start, [fake("a", speed=2.0)], *tasks, rounds=1)
     medians = [result.cells[task.name]["a"].value.median for task in tasks]  # type: ignore[union-attr]
+    assert result.more_is_better == {task.name: task is not tasks[-1] for task in tasks} | dict.fromkeys(
+        NOT_TASKS, False
+    )
     # the fake takes (1 + tokens) / speed in all, 1 / speed of it for the first; a step takes rows / speed
     assert medians == [6 / (2 / 2), 3 / (4 / 2), 6 / (7 / 2), 1e3 * 4 / 2]
     assert result.cells["perplexity"]["a"].value.median == pytest.approx(2.718281828)  # type: ignore[union-attr]
+
+
+def test_a_long_prompt_gives_two_lines_and_has_few_rounds(start: Start) -> None:
+    result = run(start, [fake("a", speed=2.0)], decode(2000, 3, DEADLINE_S), rounds=5)
+    first, rest = (result.cells[name]["a"].value for name in list(result.cells)[1:3])
+    assert list(result.cells)[1:3] == ["prefill, 2000 tokens", "decode, one stream, 3 tokens at depth 2000"]
+    assert (first.median, rest.median) == (2000 / (1 / 2), 3 / (4 / 2))  # type: ignore[union-attr]
+    assert first.runs == 2  # type: ignore[union-attr]
 
 
 def test_failures_are_cells_and_end_nothing_else(start: Start) -> None:
@@ -266,7 +309,10 @@ def test_the_table_has_every_contender_in_every_row() -> None:
     assert headings == ["", "unit", "headrace Q4_1", "headrace fp32", "quick †", "fair", "ahead"]
     assert all(len(row) == len(headings) for row in rows)
     assert rows[0][2] == "30 (29–31)"
-    assert "a\\|b" not in markdown(comparison()).split("Medians")[0]
+    text = markdown(comparison() | {"units": {"decode": "a|b", "step": "ms", "perplexity": ""}})
+    assert "| decode | a\\|b | 30 (29–31) |" in text  # a bar in a cell must not end it
+    assert "- fair: fair 1.0 (a|b)" in text
+    assert "2 processors" in text
 
 
 def test_the_table_goes_between_its_markers_and_nowhere_else(tmp_path: Path) -> None:

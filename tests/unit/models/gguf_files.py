@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,18 @@ def metadata_of(config: dict[str, Any]) -> dict[str, Any]:
     return {"general.architecture": prefix, **{f"{prefix}.{key}": value for key, value in own.items()}}
 
 
-def write_gguf(path: Path, config: dict[str, Any], tensors: dict[str, Tensor], **metadata: Any) -> Path:
-    """The GGUF form of Hugging Face tensors, float32. ``metadata`` adds keys (dots as double underscores)."""
+Encode = Callable[[str, Tensor], tuple[tuple[int, ...], int, bytes]]
+
+
+def write_gguf(
+    path: Path,
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    encode: Encode = lambda _, tensor: f32(tensor),
+    **metadata: Any,
+) -> Path:
+    """The GGUF form of Hugging Face tensors. ``encode(name, rows)`` gives shape, type number and data of each;
+    ``metadata`` adds keys (dots as double underscores)."""
     architecture = config["architectures"][0]
     stored = {}
     for name, tensor in tensors.items():
@@ -133,7 +144,7 @@ def write_gguf(path: Path, config: dict[str, Any], tensors: dict[str, Tensor], *
             tensor = interleave(tensor, config["num_key_value_heads"])
         if architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
             tensor = tensor + 1
-        stored[gguf_name(name, architecture == "Gemma3ForCausalLM")] = f32(tensor)
+        stored[gguf_name(name, architecture == "Gemma3ForCausalLM")] = encode(name, tensor)
     extra = {key.replace("__", "."): value for key, value in metadata.items()}
     rope_factors = extra.pop("rope_freqs.weight", None)
     if rope_factors is not None:

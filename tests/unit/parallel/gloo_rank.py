@@ -18,7 +18,9 @@ from headrace.worker.fake import FakeWorker
 
 
 def request(name: str, max_tokens: int) -> Request:
-    return Request(request_id=name, prompt_token_ids=[5, 6, 7], sampling=SamplingParams(max_tokens=max_tokens), eos_ids=())
+    return Request(
+        request_id=name, prompt_token_ids=[5, 6, 7], sampling=SamplingParams(max_tokens=max_tokens), eos_ids=()
+    )
 
 
 def run_rank(rank: int, size: int, address: str, news: Any, max_tokens: int, timeout_s: float) -> None:

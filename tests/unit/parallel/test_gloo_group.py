@@ -79,7 +79,9 @@ def test_others_that_never_come_are_an_error() -> None:
         GlooGroup(1, 2, free_address(), timeout_s=0.5)
 
 
-@pytest.mark.parametrize(("rank", "address", "field"), [(2, "h:1", "rank"), (0, "here", "address"), (0, "h:x", "address")])
+@pytest.mark.parametrize(
+    ("rank", "address", "field"), [(2, "h:1", "rank"), (0, "here", "address"), (0, "h:x", "address")]
+)
 def test_bad_places_are_named(rank: int, address: str, field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: "):
         GlooGroup(rank, 2, address)

@@ -17,15 +17,15 @@ from .machine import machine_facts
 from .peer_process import PeerError, PeerProcess
 from .perplexity import perplexity
 from .stats import Spread, spread
-from .tasks import Task
+from .tasks import Line, Task
 
 Tell = Callable[[str], None]
 Start = Callable[[Contender], PeerProcess]
 
 FIRST_PROMPT = [504, 3575, 282]
-PEAK_MEMORY = Task("peak memory", "MiB", lambda *_: 0.0, more_is_better=False)
-START = Task("process start to first token", "s", lambda *_: 0.0, more_is_better=False)
-PERPLEXITY = Task("perplexity", "", lambda *_: 0.0, more_is_better=False)
+PEAK_MEMORY = Line("peak memory", "MiB", more_is_better=False)
+START = Line("process start to first token", "s", more_is_better=False)
+PERPLEXITY = Line("perplexity", "", more_is_better=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Comparison:
-    """``cells`` by task name and contender name; ``units`` and ``more_is_better`` by task name."""
+    """``cells`` by line and contender name; ``units`` and ``more_is_better`` by line."""
 
     machine: dict[str, Any]
     versions: dict[str, str] = field(default_factory=dict)
@@ -46,9 +46,9 @@ class Comparison:
     more_is_better: dict[str, bool] = field(default_factory=dict)
     cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
 
-    def put(self, task: Task, contender: str, cell: Cell) -> None:
-        self.units[task.name], self.more_is_better[task.name] = task.unit, task.more_is_better
-        self.cells.setdefault(task.name, {})[contender] = cell
+    def put(self, line: Line, contender: str, cell: Cell) -> None:
+        self.units[line.name], self.more_is_better[line.name] = line.unit, line.more_is_better
+        self.cells.setdefault(line.name, {})[contender] = cell
 
     def plain(self) -> dict[str, Any]:
         return {"bench": "peers", **asdict(self)}
@@ -124,24 +124,25 @@ def _sit_down(seat: Seat, plan: Plan, start: Start, file_of: Callable[[Contender
 
 
 def _play(task: Task, seats: Sequence[Seat], rounds: int, result: Comparison) -> None:
-    """One uncounted round, then ``rounds`` counted ones; in each round every contender once."""
-    values: dict[str, list[float]] = {seat.contender.name: [] for seat in seats}
+    """In each round every contender once; rounds to warm up are not counted."""
+    values: dict[str, list[tuple[float, ...]]] = {seat.contender.name: [] for seat in seats}
     failed: dict[str, str] = {}
-    for turn in range(-1, rounds):
+    for turn in task.turns(rounds):
         for seat in seats:
             name = seat.contender.name
             if name in failed or seat.process is None:
                 continue
-            value = _attempt(seat, partial(_play_once, task, turn), failed)
-            if value is not None and turn >= 0:
-                values[name].append(value)
+            figures = _attempt(seat, partial(_play_once, task, turn), failed)
+            if figures is not None and turn >= 0:
+                values[name].append(figures)
     for seat in seats:
         name = seat.contender.name
         why = failed.get(name) or seat.why_gone
-        result.put(task, name, Cell(None, why) if why or not values[name] else Cell(spread(values[name])))
+        for i, line in enumerate(task.lines):
+            result.put(line, name, Cell(None, why) if why else Cell(spread([each[i] for each in values[name]])))
 
 
-def _play_once(task: Task, turn: int, process: PeerProcess) -> float:
+def _play_once(task: Task, turn: int, process: PeerProcess) -> tuple[float, ...]:
     return task.run(process, turn)
 
 
@@ -165,8 +166,8 @@ def _settle(seat: Seat, plan: Plan, result: Comparison) -> None:
     """Peak memory before the scoring, which keeps logits of every row that serving would not."""
     name = seat.contender.name
     if seat.process is None:
-        for task in (PEAK_MEMORY, PERPLEXITY):
-            result.put(task, name, Cell(None, seat.why_gone))
+        for line in (PEAK_MEMORY, PERPLEXITY):
+            result.put(line, name, Cell(None, seat.why_gone))
         return
     result.put(PEAK_MEMORY, name, Cell(spread([seat.process.peak_rss_bytes / (1 << 20)])))
     failed: dict[str, str] = {}

@@ -99,7 +99,7 @@ def bench_peers(
     cache: Path,
     tell: Tell,
     contenders: Sequence[Contender] = CONTENDERS,
-    rounds: int = 5,
+    rounds: int = 3,
     num_windows: int = 16,
     window: int = 1024,
     small: bool = False,

@@ -1,4 +1,4 @@
-"""What contenders are compared on. A task asks a runner once and turns the answer into one figure."""
+"""What contenders are compared on. A task asks a runner once and turns the answer into figures, one per line."""
 
 from __future__ import annotations
 
@@ -8,54 +8,81 @@ from statistics import median
 from typing import Any
 
 from .peer_process import PeerProcess
-from .workload import DECODE_DEPTHS, DECODE_TOKENS, OFFLINE, PREFILL_LENGTHS, PREFIX, Batch, draw_prompt, draw_prompts
+from .workload import DECODE_DEPTHS, DECODE_TOKENS, OFFLINE, PREFIX, Batch, draw_prompt, draw_prompts
 
 STEP_ROWS = (1, 2, 4, 8, 16)
-STEP_DEPTH = 128
+STEP_DEPTH = 32
 NUM_STEPS = 16
+LONG = 1000
+LONG_ROUNDS = 2
+"""Prompts longer than ``LONG`` tokens take a minute each with some engines: two rounds, and none to warm up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of the table; ``more_is_better`` tells who is ahead."""
+
+    name: str
+    unit: str
+    more_is_better: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``run(process, round)`` gives the figure in ``unit``; ``more_is_better`` tells who is ahead."""
+    """``run(process, turn)`` gives one figure per line. ``most_rounds`` None: as many as asked for, and a warm-up."""
 
-    name: str
-    unit: str
-    run: Callable[[PeerProcess, int], float]
-    more_is_better: bool = True
+    lines: tuple[Line, ...]
+    run: Callable[[PeerProcess, int], tuple[float, ...]]
+    most_rounds: int | None = None
+
+    def turns(self, rounds: int) -> range:
+        """Numbers of the rounds; negative ones do not count."""
+        return range(-1, rounds) if self.most_rounds is None else range(min(rounds, self.most_rounds))
+
+    @property
+    def name(self) -> str:
+        return self.lines[0].name
 
 
 def prefill(length: int, deadline_s: float) -> Task:
-    def run(process: PeerProcess, turn: int) -> float:
+    def run(process: PeerProcess, turn: int) -> tuple[float, ...]:
         prompts = [draw_prompt(length, f"peers prefill {length} {turn}")]
-        return length / float(_generate(process, deadline_s, prompts, 1)["total_s"])
+        return (length / float(_generate(process, deadline_s, prompts, 1)["total_s"]),)
 
-    return Task(f"prefill, {length} tokens", "tok/s", run)
+    return Task((Line(f"prefill, {length} tokens", "tok/s"),), run)
 
 
 def decode(depth: int, num_tokens: int, deadline_s: float) -> Task:
-    def run(process: PeerProcess, turn: int) -> float:
+    """One stream. Of a long prompt the time to the first token is a line too."""
+    lines: tuple[Line, ...] = (Line(f"decode, one stream, {num_tokens} tokens at depth {depth}", "tok/s"),)
+    long = depth > LONG
+    if long:
+        lines = (Line(f"prefill, {depth} tokens", "tok/s"), *lines)
+
+    def run(process: PeerProcess, turn: int) -> tuple[float, ...]:
         prompts = [draw_prompt(depth, f"peers decode {depth} {turn}")]
         answer = _generate(process, deadline_s, prompts, num_tokens + 1)
-        return num_tokens / float(answer["total_s"] - answer["first_s"])
+        rate = num_tokens / float(answer["total_s"] - answer["first_s"])
+        return (depth / float(answer["first_s"]), rate) if long else (rate,)
 
-    return Task(f"decode, one stream, {num_tokens} tokens at depth {depth}", "tok/s", run)
+    return Task(lines, run, LONG_ROUNDS if long else None)
 
 
 def batch(what: str, work: Batch, deadline_s: float) -> Task:
-    def run(process: PeerProcess, turn: int) -> float:
-        return work.num_output / float(_generate(process, deadline_s, work.prompts(turn), work.max_tokens)["total_s"])
+    def run(process: PeerProcess, turn: int) -> tuple[float, ...]:
+        answer = _generate(process, deadline_s, work.prompts(turn), work.max_tokens)
+        return (work.num_output / float(answer["total_s"]),)
 
-    return Task(what, "output tok/s", run)
+    return Task((Line(what, "output tok/s"),), run)
 
 
 def step(rows: int, deadline_s: float) -> Task:
-    def run(process: PeerProcess, turn: int) -> float:
+    def run(process: PeerProcess, turn: int) -> tuple[float, ...]:
         prompts = draw_prompts(rows, STEP_DEPTH, f"peers step {rows} {turn}")
         seconds: list[float] = process.ask("steps", deadline_s, prompts=prompts, num_steps=NUM_STEPS)["seconds"]
-        return 1e3 * median(seconds)
+        return (1e3 * median(seconds),)
 
-    return Task(f"one decode step, {rows} rows", "ms", run, more_is_better=False)
+    return Task((Line(f"one decode step, {rows} rows", "ms", more_is_better=False),), run)
 
 
 def _generate(process: PeerProcess, deadline_s: float, prompts: list[list[int]], max_tokens: int) -> dict[str, Any]:
@@ -77,8 +104,8 @@ def all_tasks(deadline_s: float, small: bool = False) -> Sequence[Task]:
         )
     shared = f"{PREFIX.count} sharing {PREFIX.shared}, {PREFIX.length} own, {PREFIX.max_tokens} out"
     return (
-        *(prefill(length, deadline_s) for length in PREFILL_LENGTHS),
-        *(decode(depth, DECODE_TOKENS if depth < 1000 else 64, deadline_s) for depth in DECODE_DEPTHS),
+        prefill(512, deadline_s),
+        *(decode(depth, DECODE_TOKENS if depth <= LONG else DECODE_TOKENS // 2, deadline_s) for depth in DECODE_DEPTHS),
         batch(f"offline, {OFFLINE.count} x ({OFFLINE.length} in, {OFFLINE.max_tokens} out)", OFFLINE, deadline_s),
         batch(shared, PREFIX, deadline_s),
         *(step(rows, deadline_s) for rows in STEP_ROWS),

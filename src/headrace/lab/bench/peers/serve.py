@@ -8,15 +8,21 @@ A request is ``{"do": METHOD, ...arguments}``; the answer is the method's dict, 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from typing import Any
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
 
 def main() -> None:
+    # A stopped process never sees that its input has ended: it must not outlive whoever stopped it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     peer = importlib.import_module(sys.argv[1]).Peer()
