@@ -18,7 +18,7 @@ CXX_FILES := CMakeLists.txt $(shell find csrc -name '*.cc' -o -name '*.h' -o -na
 run: $(VENV)/.built
 	$(BIN)/headrace run "$(PROMPT)" --max-tokens 32 --temperature 0
 
-test: $(VENV)/.built cxx-test
+test: $(VENV)/.test cxx-test
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.lint
@@ -61,10 +61,15 @@ $(VENV)/.torch: $(VENV)/.tools
 	touch $@
 
 $(VENV)/.built: $(VENV)/.torch pyproject.toml $(CXX_FILES)
+	$(PIP) install --no-build-isolation -Cbuild-dir=build/py -e .
+	touch $@
+
+# The extras that tests promise to run with; `make run` needs none of them.
+$(VENV)/.test: $(VENV)/.built
 	$(PIP) install --no-build-isolation -Cbuild-dir=build/py -e ".[test]"
 	touch $@
 
-$(VENV)/.lint: $(VENV)/.built
+$(VENV)/.lint: $(VENV)/.test
 	$(PIP) install --no-build-isolation -Cbuild-dir=build/py -e ".[test,lint]"
 	touch $@
 

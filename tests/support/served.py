@@ -48,7 +48,6 @@ class Script:
     answers: Mapping[bytes, bytes] = field(default_factory=dict)
     default: bytes = b"lorem ipsum "
     token_s: float = 0.0
-    prompts: list[list[int]] = field(default_factory=list)
 
     def ids(self, raw: bytes) -> list[int]:
         """Ids that stand for these bytes, whatever they are."""

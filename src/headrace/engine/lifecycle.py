@@ -60,9 +60,10 @@ class EngineLoop:
 
     def _end(self) -> None:
         try:
-            self._sink(
-                self._engine.close() if self.failure is None else self._engine.close("error", _told(self.failure))
-            )
+            if self.failure is None:
+                self._sink(self._engine.close())
+            else:
+                self._sink(self._engine.close("error", _told(self.failure)))
         except Exception:
             log.exception("closing the engine failed")
 
