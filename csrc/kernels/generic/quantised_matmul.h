@@ -21,7 +21,9 @@ struct Fetch {
   const std::uint8_t* end;
   std::int64_t distance;
 
-  const std::uint8_t* from(const std::uint8_t* codes) const { return end - codes > distance ? codes + distance : codes; }
+  const std::uint8_t* from(const std::uint8_t* codes) const {
+    return end - codes > distance ? codes + distance : codes;
+  }
 };
 
 // A PanelForm at compile time.

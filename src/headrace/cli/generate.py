@@ -17,8 +17,8 @@ from .batch.journal import Journal
 from .batch.lines import read_lines
 from .batch.loop import Batch, Tally
 from .console import print_json, to_stderr
-from .guard import SOME_FAILED
 from .flags import EngineFlags, ReportFlags, SamplingFlags, flagged
+from .guard import SOME_FAILED
 from .interrupts import Interrupts
 from .loading import loaded_llm
 

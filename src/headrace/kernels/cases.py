@@ -1,27 +1,22 @@
 """The op-case table: one list that drives correctness tests, timings and the support matrix.
 
 A case names an op and builds its arguments from a seed. Nothing here asserts: tests compare, ``time_cases``
-measures, ``support_matrix`` reports.
+measures, ``support_matrix`` reports (both in ``case_reports``).
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headrace.contract.errors import ConfigError
-
 from . import case_inputs as inputs
-from .ops import LogitRules, Logprobs, Ops, SampleParams, op_names
+from .ops import LogitRules, Logprobs, Ops, SampleParams
 from .quant import KINDS
-from .resolve import BACKENDS, resolve_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +97,7 @@ def _quantised(t: int, k: int, n: int, *kinds: str, bias: bool = False, timed: b
     return Case(name, "linear", build, atol=0.018 * k**0.5, row_args=(0,), timed=timed)
 
 
-def _rows(
-    op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False
-) -> Case:
+def _rows(op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False) -> Case:
     return Case(f"{op}-{name}", op, build, row_args=row_args, timed=timed)
 
 
@@ -153,14 +146,14 @@ CASES: tuple[Case, ...] = (
     _quantised(9, 256, 21, "Q5_0", "F32", "Q4_K", "Q6_K", bias=True),
     *(_quantised(t, 576, 1536, kind, timed=True) for kind in ("Q4_1", "Q8_0") for t in (1, 4, 8, 16, 64, 512)),
     _quantised(1, 576, 49152, "Q8_0", timed=True),
-    *(_rows("embedding", kind, partial(inputs.quantised_embedding, kind=kind, t=9, vocab=37, k=512), 0) for kind in KINDS),
+    *(
+        _rows("embedding", kind, partial(inputs.quantised_embedding, kind=kind, t=9, vocab=37, k=512), 0)
+        for kind in KINDS
+    ),
     _rows("embedding", "odd", partial(inputs.embedding, t=9, vocab=77, k=37), 0),
     _rows("embedding", "none", partial(inputs.embedding, t=0, vocab=5, k=3), 0),
     _rows("embedding", "32x576", partial(inputs.embedding, t=32, vocab=4096, k=576), 0, timed=True),
-    *(
-        _rows("rms_norm", f"{t}x{d}", partial(inputs.norm, t=t, d=d), 0)
-        for t, d in ((0, 8), (1, 1), (70, 300))
-    ),
+    *(_rows("rms_norm", f"{t}x{d}", partial(inputs.norm, t=t, d=d), 0) for t, d in ((0, 8), (1, 1), (70, 300))),
     _rows("rms_norm", "64x576", partial(inputs.norm, t=64, d=576), 0, timed=True),
     _rows("add_rms_norm", "5x37", partial(inputs.norm, t=5, d=37, residual=True), 0, 1),
     _rows("add_rms_norm", "64x576", partial(inputs.norm, t=64, d=576, residual=True), 0, 1, timed=True),
@@ -182,12 +175,8 @@ CASES: tuple[Case, ...] = (
         for t, f, spread in ((0, 4, 1.0), (3, 37, 3.0), (4, 16, 60.0), (64, 1536, 3.0))
     ),
     _rows("write_kv", "blocks-of-3", partial(inputs.write_kv, t=11, heads=3, block_size=3, d=7)),
-    _rows(
-        "write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True
-    ),
-    _rows(
-        "write_kv", "bfloat16", partial(inputs.write_kv, t=20, heads=3, block_size=16, d=20, dtype=torch.bfloat16)
-    ),
+    _rows("write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True),
+    _rows("write_kv", "bfloat16", partial(inputs.write_kv, t=20, heads=3, block_size=16, d=20, dtype=torch.bfloat16)),
     _rows("write_kv", "none", partial(inputs.write_kv, t=0, heads=1, block_size=16, d=8)),
     *(
         _rows("qkv_to_cache", name, partial(inputs.heads, t=t, heads=heads, d=d, rot=rot, norms=norms), timed=t > 40)
@@ -205,7 +194,12 @@ CASES: tuple[Case, ...] = (
     ),
     *(_rows("gather_rows", f"{t}-{r}", partial(inputs.gather, t=t, r=r, d=37), 1) for t, r in ((9, 5), (3, 0), (1, 4))),
     *(
-        _rows("axpy", f"{t}x{d}{'-add' if add else ''}", partial(inputs.axpy, t=t, d=d, add=add), *((0, 2) if add else (0,)))
+        _rows(
+            "axpy",
+            f"{t}x{d}{'-add' if add else ''}",
+            partial(inputs.axpy, t=t, d=d, add=add),
+            *((0, 2) if add else (0,)),
+        )
         for t, d in ((0, 5), (7, 37), (64, 576))
         for add in (False, True)
     ),
@@ -256,77 +250,3 @@ CASES: tuple[Case, ...] = (
     _logprobs("broken-rows", 50, 6, 50, broken=True),
     _logprobs("49152", 5, 4, 49152),
 )
-
-
-def time_cases(
-    backend: str = "cpu", names: Sequence[str] | None = None, repeats: int = 7, seconds: float = 0.02
-) -> list[dict[str, Any]]:
-    """Time the named cases (default: all timed ones).
-
-    Each dict has case, op, backend, isa, median_us, best_us and worst_us of one call, over ``repeats`` runs of at least
-    ``seconds`` each. In-place ops are repeated on their own output.
-    """
-    ops = resolve_ops(backend, strict=True)
-    chosen = [c for c in CASES if (c.name in names if names is not None else c.timed)]
-    return [_time_case(ops, case, repeats, seconds) for case in chosen]
-
-
-def _time_case(ops: Ops, case: Case, repeats: int, seconds: float) -> dict[str, Any]:
-    args = prepare(ops, case)
-    run = partial(call, ops, case.op, args)
-    run()
-    count, spent = 1, 0.0
-    while (spent := _time(run, count)) < seconds:
-        count = max(2 * count, int(count * seconds / max(spent, 1e-9)))
-    each = sorted([spent / count, *(_time(run, count) / count for _ in range(repeats - 1))])
-    median, best = statistics.median(each) * 1e6, each[0] * 1e6
-    return {
-        "case": case.name,
-        "op": case.op,
-        "backend": ops.name,
-        "isa": _isa(ops.name),
-        "median_us": median,
-        "best_us": best,
-        "worst_us": each[-1] * 1e6,
-    }
-
-
-def _time(run: Callable[[], Any], count: int) -> float:
-    start = perf_counter()
-    for _ in range(count):
-        run()
-    return perf_counter() - start
-
-
-def _isa(backend: str) -> str:
-    if backend != "cpu":
-        return "-"
-    from .cpu import runtime
-
-    return runtime.isa()
-
-
-def support_matrix() -> list[dict[str, Any]]:
-    """One dict per op, backend and instruction set: op, backend, isa, supported, cases (that test it)."""
-    tested = {name: sum(case.op == name for case in CASES) for name in op_names()}
-    return [
-        {"op": op, "backend": backend, "isa": isa, "supported": op in own, "cases": tested[op]}
-        for backend in BACKENDS
-        for own, isas in [_served(backend)]
-        for op in op_names()
-        for isa in isas
-    ]
-
-
-def _served(backend: str) -> tuple[set[str], list[str]]:
-    """Ops a backend serves itself, and its instruction sets; nothing and ["-"] when it cannot be loaded."""
-    try:
-        ops = resolve_ops(backend)
-    except ConfigError:
-        return set(), ["-"]
-    served = {op for op, source in ops.provenance.items() if source == backend}
-    if backend != "cpu":
-        return served, ["-"]
-    from .cpu import runtime
-
-    return served, runtime.available_isas()

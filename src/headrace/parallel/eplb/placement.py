@@ -104,7 +104,9 @@ def _copies(replicas: Ints) -> Ints:
     return np.concatenate([experts, np.repeat(experts, replicas - 1)])
 
 
-def place(loads: NDArray[np.generic], num_slots: int, num_ranks: int, *, by_dot_product: bool = False) -> ExpertPlacement:
+def place(
+    loads: NDArray[np.generic], num_slots: int, num_ranks: int, *, by_dot_product: bool = False
+) -> ExpertPlacement:
     """Copies by their total load descending, each to the rank with room where it costs least; ties to the lower rank.
 
     The cost of a rank is the summed maximum over ranks once the copy is there, or, ``by_dot_product``, the product of
