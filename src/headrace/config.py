@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from .contract.errors import ConfigError
+from .contract.files import read_small
+
+MAX_TOML_BYTES = 1 << 20
+INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+BYTE_COUNTS = ("kv_memory", "grammar_cache")
+MAX_THREADS = 1024  # what the kernels' pool takes
+MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,15 @@ def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def _read_toml(toml: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_small(toml, MAX_TOML_BYTES).decode())
+    except OSError as error:
+        raise ConfigError("config", f"{toml}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or brackets without end
+        raise ConfigError("config", f"{toml}: {error}") from error
+
+
 def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConfig:
     """Defaults, then the TOML file, then ``settings`` (flags or keyword arguments; None means not given).
 
@@ -145,10 +161,7 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
     """
     flat: dict[str, Any] = {}
     if toml is not None:
-        try:
-            flat.update(flatten(tomllib.loads(toml.read_text())))
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError("config", f"{toml}: {error}") from error
+        flat.update(flatten(_read_toml(toml)))
     flat.update({k: v for k, v in flatten(settings).items() if v is not None})
     sections: dict[str, dict[str, Any]] = {f.name: {} for f in dataclasses.fields(EngineConfig)}
     for name, value in flat.items():

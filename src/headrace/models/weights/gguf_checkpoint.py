@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import require_regular
 from headrace.kernels.quant import KINDS, QuantRows
 
 from .checkpoint import Shapes, check_shapes
@@ -104,6 +105,7 @@ def deinterleaved_rows(num_rows: int, num_heads: int) -> np.ndarray:
 
 def _map(path: Path) -> mmap.mmap:
     try:
+        require_regular(path)
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped

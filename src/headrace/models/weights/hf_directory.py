@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import require_regular
 
 from .checkpoint import Shapes, check_shapes
 from .hf_config import read_config, read_json_object
@@ -91,6 +92,7 @@ def _open_shard(file: Path) -> Any:
     if not file.exists():
         raise ModelError(str(file), "is named by the index but does not exist")
     try:
+        require_regular(file)
         return safe_open(str(file), framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(str(file), f"is not a whole safetensors file: {error}") from error
