@@ -190,6 +190,10 @@ def _check_types(section: Any) -> None:
         wanted = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind.split(" ")[0]]
         exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)  # type: ignore[arg-type]
         _require(exact, f.name, f"must be {kind.split(' ')[0]}, got {value!r}")
+        if wanted is int:  # the core counts in 32 bits, memory in 64
+            most = INT64_MAX if f.name in BYTE_COUNTS else INT32_MAX
+            _require(-most <= value <= most, f.name, f"must not exceed {most}")
+        _require(wanted is not str or "\0" not in value, f.name, "must not hold a zero byte")
 
 
 def check(config: EngineConfig) -> None:
@@ -199,17 +203,20 @@ def check(config: EngineConfig) -> None:
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
     _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
     _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
-    _require((config.model.max_model_len or 2) >= 2, "max_model_len", "must be at least 2")
+    longest = config.model.max_model_len
+    _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")
     _require(1 <= config.cache.block_size <= 1024, "block_size", "must lie between 1 and 1024")
     _require(0 < config.cache.kv_memory_fraction < 1, "kv_memory_fraction", "must lie between 0 and 1")
-    _require((config.cache.kv_memory or 1) > 0, "kv_memory", "must be positive")
+    kv_memory = config.cache.kv_memory
+    _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
     _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
     _require(1 <= config.scheduler.token_budget <= 1 << 20, "token_budget", "must lie between 1 and 1048576")
     _require(1 <= config.scheduler.max_seqs <= 1 << 16, "max_seqs", "must lie between 1 and 65536")
     _require(config.scheduler.long_prefill_threshold >= 0, "long_prefill_threshold", "must not be negative")
     _require(config.scheduler.max_waiting >= 1, "max_waiting", "must be at least 1")
-    _require((config.runtime.num_threads or 1) >= 1, "num_threads", "must be at least 1")
-    _require(config.runtime.step_timeout_s > 0, "step_timeout_s", "must be positive")
+    threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
+    _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
+    _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
-    _require(config.grammar.grammar_timeout_s > 0, "grammar_timeout_s", "must be positive")
+    _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)
     _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")

@@ -64,6 +64,9 @@ class GGUFCheckpoint:
             return stored.to(torch.float32) - self._family.norm_offset
         return stored
 
+    def stored_bytes(self, name: str) -> int:
+        return self._infos[name].num_bytes
+
     def _rope_factors(self, header: GGUFHeader) -> list[float] | None:
         info = header.tensors.get(ROPE_FACTORS)
         if info is None:

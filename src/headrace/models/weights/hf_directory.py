@@ -6,6 +6,7 @@ Pickled weights (``.bin``) are never read: unpickling runs code.
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .checkpoint import Shapes, check_shapes
 from .hf_config import read_config, read_json_object
 
 INDEX = "model.safetensors.index.json"
-FLOATS = {"F32", "F16", "BF16"}
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of one value
 
 
 class HFDirectory:
@@ -53,6 +54,10 @@ class HFDirectory:
         self._check_float(name)
         stored: Tensor = self._shards[self._home[name]].get_tensor(name)
         return stored
+
+    def stored_bytes(self, name: str) -> int:
+        stored = self._slice(name)
+        return prod(stored.get_shape()) * FLOATS[stored.get_dtype()]
 
     def _slice(self, name: str) -> Any:
         return self._shards[self._home[name]].get_slice(name)
