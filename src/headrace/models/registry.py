@@ -48,10 +48,8 @@ def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = Fal
     architecture = _architecture(checkpoint)
     needed = SIZERS[architecture](architecture, checkpoint, exact)
     if needed > free_bytes:
-        raise ModelError(
-            checkpoint.source,
-            f"its weights and position tables need {needed / GIB:.2f} GiB of memory, {free_bytes / GIB:.2f} GiB are free",
-        )
+        sizes = f"need {needed / GIB:.2f} GiB of memory, {free_bytes / GIB:.2f} GiB are free"
+        raise ModelError(checkpoint.source, f"its weights and position tables {sizes}")
 
 
 def _architecture(checkpoint: Checkpoint) -> str:

@@ -96,7 +96,7 @@ def test_a_pool_too_small_for_one_block_each() -> None:
     config = resolve({"max_seqs": 1, "block_size": 64, "kv_memory": 2 * block_bytes})
     assert size_pool(layout, config, 64, 0).num_blocks == 2
     config = resolve({"max_seqs": 1, "block_size": 64, "kv_memory": 2 * block_bytes - 1})
-    with pytest.raises(ConfigError, match="kv_memory: .*at least 2"):
+    with pytest.raises(ConfigError, match=r"kv_memory: .*at least 2"):
         size_pool(layout, config, 64, 0)
 
 
@@ -112,7 +112,7 @@ def test_a_model_larger_than_memory(dummy: Any, changes: dict[str, int], exact: 
 
 def test_launch_asks_for_memory_before_it_loads(dummy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.api.launch.free_memory_bytes", lambda: 1000)
-    with pytest.raises(ModelError, match="config.json: its weights"):
+    with pytest.raises(ModelError, match=r"config\.json: its weights"):
         launch(resolve({"model": f"dummy:{dummy()}", "backend": "reference"}))
 
 

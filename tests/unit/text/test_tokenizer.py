@@ -121,6 +121,42 @@ def test_gguf_faults_name_the_key(tmp_path: Path, change: dict[str, object], key
         load_tokenizer(write_gguf(tmp_path / "m.gguf", byte_level_pairs(**change)))
 
 
+ODD = [5, "abc", ["a"], [1, 2], [0.5, 1.5], True]
+TEXTS = ("tokens", "merges")
+FITTING = {  # per key, which of these are of the right kind
+    **{key: [["a"]] for key in TEXTS},
+    **{key: [5] for key in ("bos_token_id", "eos_token_id", "eot_token_id", "unknown_token_id")},
+    **{key: ["abc"] for key in ("model", "pre")},
+    **{key: [True] for key in ("add_bos_token", "add_eos_token", "add_space_prefix")},
+    "token_type": [[1, 2]],
+    "scores": [[1, 2], [0.5, 1.5]],
+}
+
+
+@pytest.mark.parametrize("key", FITTING)
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_a_gguf_value_of_another_kind_names_file_and_key(tmp_path: Path, key: str, value: object) -> None:
+    if repr(value) in map(repr, FITTING[key]):
+        pytest.skip("is of the right kind")
+    pairs = sentencepiece_pairs if key in ("scores", "add_space_prefix") else byte_level_pairs
+    with pytest.raises(ModelError, match=rf"m\.gguf: tokenizer\.ggml\.{key}: must be .*, got "):
+        load_tokenizer(write_gguf(tmp_path / "m.gguf", pairs(**{key: value})))
+
+
+@pytest.mark.parametrize("value", [5, ["a"], [1, 2]])
+def test_a_gguf_chat_template_is_a_text(tmp_path: Path, value: object) -> None:
+    pairs = {**byte_level_pairs(), "tokenizer.chat_template": value}
+    with pytest.raises(ModelError, match=r"tokenizer\.chat_template: must be a text"):
+        load_tokenizer(write_gguf(tmp_path / "m.gguf", pairs))
+
+
+def test_a_gguf_score_that_is_no_number(tmp_path: Path) -> None:
+    pairs = sentencepiece_pairs()
+    pairs["tokenizer.ggml.scores"][7] = float("nan")
+    with pytest.raises(ModelError, match=r"scores: .*no number"):
+        load_tokenizer(write_gguf(tmp_path / "m.gguf", pairs))
+
+
 @given(cut=st.integers(0, 2000), data=st.data())
 def test_a_damaged_gguf_is_a_model_error(
     tmp_path_factory: pytest.TempPathFactory, cut: int, data: st.DataObject

@@ -6,6 +6,8 @@ other readers assume; anything it names and we do not know is an error.
 
 from __future__ import annotations
 
+import reprlib
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ def from_gguf(path: Path) -> tuple[Tokenizer, TokenizerSettings]:
     key.
     """
     header = _Header(path, read_metadata(path))
-    model = header.need("model")
+    model = header.text("model")
     if model == "gpt2":
         return _byte_level(header)
     if model == "llama":
@@ -42,8 +44,9 @@ class _Header:
 
     def __init__(self, path: Path, pairs: dict[str, Any]) -> None:
         self.path, self.pairs = path, pairs
-        self.tokens: list[str] = self.need("tokens")
-        self.types: list[int] = self.get("token_type") or [NORMAL] * len(self.tokens)
+        self.tokens: list[str] = self.row("tokens", str)
+        no_types = self.get("token_type") is None
+        self.types: list[int] = [NORMAL] * len(self.tokens) if no_types else self.row("token_type", int)
         if len(self.types) != len(self.tokens):
             raise self.fail("token_type", f"{len(self.types)} entries for {len(self.tokens)} tokens")
 
@@ -59,10 +62,39 @@ class _Header:
             raise self.fail(key, "missing; the file carries no usable tokenizer")
         return value
 
+    def row(self, key: str, *kinds: type) -> list[Any]:
+        """An array whose entries are all of these kinds."""
+        value = self.need(key)
+        if not isinstance(value, list) or not set(map(type, value)) <= set(kinds):
+            raise self.fail(key, f"must be an array of {kinds[0].__name__}, got {reprlib.repr(value)}")
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.get(key, default)
+        if value not in (False, True):  # some writers store 0 and 1
+            raise self.fail(key, f"must be true or false, got {reprlib.repr(value)}")
+        return bool(value)
+
+    def text(self, key: str, default: str | None = None) -> str:
+        value = self.need(key) if default is None else self.get(key, default)
+        if not isinstance(value, str):
+            raise self.fail(key, f"must be a text, got {reprlib.repr(value)}")
+        return value
+
     def token_id(self, key: str) -> int | None:
-        value: int | None = self.get(f"{key}_token_id")
-        if value is not None and not 0 <= value < len(self.tokens):
+        value = self.get(f"{key}_token_id")
+        if value is None:
+            return None
+        if type(value) is not int:
+            raise self.fail(f"{key}_token_id", f"must be a whole number, got {reprlib.repr(value)}")
+        if not 0 <= value < len(self.tokens):
             raise self.fail(f"{key}_token_id", f"{value} is outside the {len(self.tokens)} tokens")
+        return value
+
+    def chat_template(self) -> str | None:
+        value = self.pairs.get("tokenizer.chat_template")
+        if value is not None and not isinstance(value, str):
+            raise ModelError(f"{self.path}: tokenizer.chat_template", f"must be a text, got {reprlib.repr(value)}")
         return value
 
     def vocab(self) -> dict[str, int]:
@@ -82,10 +114,10 @@ class _Header:
             rule=rule,
             bos_id=bos,
             eos_ids=self.end_ids(),
-            prefix=distinct([bos]) if self.get("add_bos_token", add_bos) else (),
-            suffix=distinct([eos]) if self.get("add_eos_token", False) else (),
+            prefix=distinct([bos]) if self.flag("add_bos_token", add_bos) else (),
+            suffix=distinct([eos]) if self.flag("add_eos_token", False) else (),
             unk_id=self.token_id("unknown"),
-            chat_template=self.pairs.get("tokenizer.chat_template"),
+            chat_template=self.chat_template(),
         )
 
     def add_tokens(self, backend: Tokenizer) -> None:
@@ -104,10 +136,10 @@ def _bpe(header: _Header, merges: list[tuple[str, str]], **options: Any) -> Toke
 
 
 def _byte_level(header: _Header) -> tuple[Tokenizer, TokenizerSettings]:
-    kind = header.get("pre", "default")
+    kind = header.text("pre", "default")
     if kind not in KINDS:
         raise header.fail("pre", f"{kind!r} is not supported; known: {', '.join(sorted(KINDS))}")
-    pairs = [merge.partition(" ")[::2] for merge in header.need("merges")]
+    pairs = [merge.partition(" ")[::2] for merge in header.row("merges", str)]
     backend = _bpe(header, pairs, ignore_merges=KINDS[kind] == "llama3")
     if KINDS[kind] in NFC_KINDS:
         backend.normalizer = normalizers.NFC()
@@ -118,7 +150,7 @@ def _byte_level(header: _Header) -> tuple[Tokenizer, TokenizerSettings]:
 
 
 def _sentencepiece(header: _Header) -> tuple[Tokenizer, TokenizerSettings]:
-    prefix_space = bool(header.get("add_space_prefix", True))
+    prefix_space = header.flag("add_space_prefix", True)
     unknown = header.token_id("unknown")
     backend = _bpe(
         header,
@@ -141,9 +173,11 @@ def _merges_by_score(header: _Header) -> list[tuple[str, str]]:
     score of the result. Only NORMAL pieces take part: text that spells a control or byte token must not merge
     into it.
     """
-    scores: list[float] = header.need("scores")
+    scores: list[float] = header.row("scores", float, int)
     if len(scores) != len(header.tokens):
         raise header.fail("scores", f"{len(scores)} entries for {len(header.tokens)} tokens")
+    if any(map(isnan, scores)):  # no order, so no merges
+        raise header.fail("scores", "hold a value that is no number")
     normal = {t: i for i, (t, kind) in enumerate(zip(header.tokens, header.types)) if kind == NORMAL}
     found = []
     for piece, index in normal.items():

@@ -17,7 +17,8 @@ from headrace.kernels.ops import Ops, Weight
 from headrace.kernels.quant import QuantRows
 from headrace.models.weights.checkpoint import Checkpoint
 
-from .config import DenseConfig, RopeConfig, derive
+from .config import DenseConfig, derive
+from .config_rope import RopeConfig
 from .forward import DenseModel
 from .params import DenseParams, LayerParams
 from .tensor_ops import rope_table

@@ -57,7 +57,7 @@ class HFDirectory:
 
     def stored_bytes(self, name: str) -> int:
         stored = self._slice(name)
-        return prod(stored.get_shape()) * FLOATS[stored.get_dtype()]
+        return int(prod(stored.get_shape())) * FLOATS[stored.get_dtype()]
 
     def _slice(self, name: str) -> Any:
         return self._shards[self._home[name]].get_slice(name)
