@@ -8,23 +8,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.contract.errors import RecordingError
+
 from .events import Added, Committed, Failed, Finished, Planned
 from .recording import Recording
 
+MAX_SECONDS = 1e10  # three centuries
 _ENGINE, _SEQUENCES = 1, 2  # process ids, which only group tracks
 
 Trace = dict[str, Any]
 
 
 def perfetto(recording: Recording) -> Trace:
-    """The trace as a JSON-ready object. Times are microseconds since the recording began."""
+    """The trace as a JSON-ready object. Times are microseconds since the recording began.
+
+    Raises RecordingError for a time that none can be: its microseconds might be infinite, for which JSON has no word.
+    """
     rows: list[Trace] = [
         {"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}}
         for pid, name in ((_ENGINE, "engine"), (_SEQUENCES, "sequences"))
     ]
     flights: dict[int, Planned] = {}
     device_free = 0.0
-    for event in recording.events:
+    for index, event in enumerate(recording.events):
+        if not abs(event.t) <= MAX_SECONDS:
+            raise RecordingError(recording.path, recording.line(index), f"t: {event.t!r} is no time of a recording")
         now = _micros(event.t)
         match event:
             case Planned():

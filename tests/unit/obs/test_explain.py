@@ -114,6 +114,25 @@ def test_settings_that_make_no_scheduler_are_an_error_with_a_line(tmp_path: Path
     assert f"{path}:1: core:" in result.stderr
 
 
+SETTINGS_AT_STEP_0 = ("block_size", "num_blocks", "token_budget", "max_model_len", "draft_slots", "groups")
+
+
+@pytest.mark.parametrize("name", SETTINGS_AT_STEP_0)
+@pytest.mark.parametrize("value", ["", "x", [], None, {}, 1.5, -1, 1 << 70])
+@pytest.mark.parametrize("form", [(), ("--steps", "0"), ("--json",), ("--check",)], ids=" ".join)
+def test_a_setting_of_another_kind_is_an_error_with_a_line(
+    tmp_path: Path, name: str, value: object, form: tuple[str, ...]
+) -> None:
+    head, rest = (RECORDINGS / "v-e1.jsonl").read_text().split("\n", 1)
+    config = json.loads(head)
+    config["core"][name] = value
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(config, separators=(",", ":")) + "\n" + rest)
+    result = run(path, *form)
+    assert result.exit_code == 2
+    assert re.search(re.escape(str(path)) + r":\d+: ", result.stderr.replace("\n", ""))
+
+
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [

@@ -1,6 +1,7 @@
 """The timeline: steps are spans from plan to result, slices lie on their sequences' tracks in turn."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import typer
 from typer.testing import CliRunner
 
 from headrace.cli.explain import explain
+from headrace.contract.errors import RecordingError
 from headrace.lab.worked_examples import RECORDINGS
 from headrace.obs.recording import read_recording
 from headrace.obs.trace import Trace, perfetto
 
+SOURCE = RECORDINGS / "v-e1.jsonl"
 ROWS = perfetto(read_recording(RECORDINGS / "v-e1.jsonl"))["traceEvents"]
 
 
@@ -63,3 +66,14 @@ def test_it_is_written_as_json(tmp_path: Path) -> None:
     out = tmp_path / "t.json"
     assert CliRunner().invoke(app, ["v-e1", "--perfetto", str(out)]).exit_code == 0
     assert len(json.loads(out.read_text())["traceEvents"]) == len(ROWS)
+
+
+@pytest.mark.parametrize("t", ["1e303", "-1e303", "1e11"])
+@pytest.mark.parametrize("line", [2, 3, 5])
+def test_a_time_that_json_cannot_hold_is_an_error_with_its_line(tmp_path: Path, t: str, line: int) -> None:
+    lines = SOURCE.read_text().splitlines()
+    lines[line - 1] = re.sub(r'"t":[^,}]+', f'"t":{t}', lines[line - 1])
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordingError, match=rf"r\.jsonl:{line}: t: "):
+        perfetto(read_recording(path))

@@ -11,6 +11,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from headrace.contract.errors import RecordingError
 from headrace.obs.recording import Recording
 
 from .packing import pack
@@ -30,7 +31,7 @@ def print_recording(recording: Recording, first: int, last: int, console: Consol
     """Steps ``first`` .. ``last``; a single step with its packing. Raises RecordingError."""
     _print_head(recording, console)
     teller = Teller(recording, first, last)
-    block_size = int(recording.config.core.get("block_size", 32))
+    block_size = _block_size(recording)
     for step in teller.steps():
         _print_step(step, _namer(recording), console)
         if first == last and 0 < step.num_scheduled <= PACKING_ROWS:
@@ -44,6 +45,13 @@ def print_recording(recording: Recording, first: int, last: int, console: Consol
         console.print(
             Text(f"Replay differs from the recording, so the story ends here. {teller.difference}", style="red")
         )
+
+
+def _block_size(recording: Recording) -> int:
+    size = recording.config.core.get("block_size", 32)
+    if type(size) is not int or size < 1:
+        raise RecordingError(recording.path, 1, f"core.block_size must be a positive whole number, not {size!r}")
+    return size
 
 
 def _namer(recording: Recording) -> Name:
