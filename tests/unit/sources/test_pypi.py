@@ -206,7 +206,8 @@ def test_an_unwritable_cache_is_a_pull_error(index: Site, tmp_path: Path, monkey
     assert not index.seen
 
 
-def test_a_pulled_model_needs_no_lock(index: Site, cache: Path) -> None:
+@pytest.mark.usefixtures("index")
+def test_a_pulled_model_needs_no_lock(cache: Path) -> None:
     """A cache that can only be read refuses the lock file; here, whoever runs the test, a file is in its way."""
     source = resolve_model(SPEC)
     shutil.rmtree(cache / "locks")
