@@ -68,7 +68,7 @@ def text(field: str, value: Any, *, may_be_empty: bool = True) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(field, f"must be text, got {type(value).__name__}")
     if not value and not may_be_empty:
-        raise InvalidRequest(field, "must not be empty")
+        raise InvalidRequest(field, "must be non-empty text")
     try:
         value.encode()
     except UnicodeEncodeError:
