@@ -92,14 +92,30 @@ Group decode_group(BlockKind kind, const std::uint8_t* row, std::int64_t index) 
   const std::uint8_t* const b = row + index / groups * format.bytes;
   Group group;
   switch (kind) {
-    case BlockKind::kQ4_0: set_scale(group, half_at(b)), nibbles(group, b + 2, nullptr, 0); break;
-    case BlockKind::kQ4_1: set_scale(group, half_at(b), half_at(b + 2)), nibbles(group, b + 4, nullptr, 0); break;
-    case BlockKind::kQ5_0: set_scale(group, half_at(b)), nibbles(group, b + 6, b + 2, 128 - 16); break;
-    case BlockKind::kQ5_1: set_scale(group, half_at(b), half_at(b + 2)), nibbles(group, b + 8, b + 4, 0); break;
-    case BlockKind::kQ8_0: set_scale(group, half_at(b)), bytes(group, b + 2); break;
-    case BlockKind::kQ4_K: set_k_scale(group, b, sub), k_nibbles(group, b + 16, nullptr, sub); break;
-    case BlockKind::kQ5_K: set_k_scale(group, b, sub), k_nibbles(group, b + 48, b + 16, sub); break;
-    case BlockKind::kQ6_K: six_bits(group, b, sub); break;
+    case BlockKind::kQ4_0:
+      set_scale(group, half_at(b)), nibbles(group, b + 2, nullptr, 0);
+      break;
+    case BlockKind::kQ4_1:
+      set_scale(group, half_at(b), half_at(b + 2)), nibbles(group, b + 4, nullptr, 0);
+      break;
+    case BlockKind::kQ5_0:
+      set_scale(group, half_at(b)), nibbles(group, b + 6, b + 2, 128 - 16);
+      break;
+    case BlockKind::kQ5_1:
+      set_scale(group, half_at(b), half_at(b + 2)), nibbles(group, b + 8, b + 4, 0);
+      break;
+    case BlockKind::kQ8_0:
+      set_scale(group, half_at(b)), bytes(group, b + 2);
+      break;
+    case BlockKind::kQ4_K:
+      set_k_scale(group, b, sub), k_nibbles(group, b + 16, nullptr, sub);
+      break;
+    case BlockKind::kQ5_K:
+      set_k_scale(group, b, sub), k_nibbles(group, b + 48, b + 16, sub);
+      break;
+    case BlockKind::kQ6_K:
+      six_bits(group, b, sub);
+      break;
   }
   return group;
 }

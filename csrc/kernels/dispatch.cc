@@ -16,8 +16,7 @@ std::vector<const Table*> runnable() {
   std::vector<const Table*> tables;
 #if defined(HEADRACE_X86)
   __builtin_cpu_init();
-  const bool avx2 =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                       __builtin_cpu_supports("avx512vnni");
@@ -51,8 +50,7 @@ void set_isa(std::string_view name) {
   }
   std::string known;
   for (const std::string& each : available_isas()) known += (known.empty() ? "" : ", ") + each;
-  throw std::invalid_argument("isa '" + std::string(name) + "' is not available here; choose one of " +
-                              known);
+  throw std::invalid_argument("isa '" + std::string(name) + "' is not available here; choose one of " + known);
 }
 
 }  // namespace headrace::kernels

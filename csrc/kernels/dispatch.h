@@ -28,8 +28,8 @@ struct Table {
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
   // generic/attention.h).
   void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);
-  void (*attend_part)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head,
-                      std::int64_t partition, float* part, float* scratch);
+  void (*attend_part)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, std::int64_t partition,
+                      float* part, float* scratch);
   void (*finish_parts)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* parts,
                        std::int64_t count, float* scratch);
   // Passes over one row of logits (see generic/scan.h).

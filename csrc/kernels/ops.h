@@ -22,8 +22,8 @@ inline constexpr std::int64_t kRowBlock = 96;
 struct ActivationBlock {
   std::int8_t codes[kGroupValues];
   float scale;
-  float scaled_sum;          // scale times the sum of the codes
-  std::int32_t minus_sum;    // of all codes, and of the first sixteen
+  float scaled_sum;        // scale times the sum of the codes
+  std::int32_t minus_sum;  // of all codes, and of the first sixteen
   std::int32_t minus_first;
 };
 static_assert(sizeof(ActivationBlock) == 48);

@@ -71,8 +71,7 @@ void put_group(const QuantisedPanels& p, std::uint8_t* panel, std::int64_t lane,
 
 }  // namespace
 
-QuantisedMatrix::QuantisedMatrix(const BlockFormat& format, const std::uint8_t* rows, std::int64_t n,
-                                 std::int64_t k)
+QuantisedMatrix::QuantisedMatrix(const BlockFormat& format, const std::uint8_t* rows, std::int64_t n, std::int64_t k)
     : n_(n), panels_(plan(format.form, k)) {
   data_ = aligned_array<std::uint8_t>(static_cast<std::size_t>(bytes()));
   panels_.data = data_.get();

@@ -9,11 +9,9 @@
 namespace headrace::kernels {
 
 void Weight::append(StoredMatrix matrix) {
-  const auto [rows, columns] =
-      std::visit([](const auto& m) { return std::pair(m.n(), m.k()); }, matrix);
+  const auto [rows, columns] = std::visit([](const auto& m) { return std::pair(m.n(), m.k()); }, matrix);
   if (columns != k_) {
-    throw std::invalid_argument("rows: " + std::to_string(columns) + " columns, the weight has " +
-                                std::to_string(k_));
+    throw std::invalid_argument("rows: " + std::to_string(columns) + " columns, the weight has " + std::to_string(k_));
   }
   quantised_ = quantised_ || std::holds_alternative<QuantisedMatrix>(matrix);
   segments_.push_back({n_, std::move(matrix)});

@@ -1,4 +1,4 @@
-"""Blocks as stored: the written chain of operations to the bit, a bound on what rounding activations costs, and edges."""
+"""Blocks as stored: the promised chain of operations to the bit, a bound on what rounding activations costs, edges."""
 
 from __future__ import annotations
 
@@ -150,7 +150,9 @@ def test_extreme_codes_do_not_saturate(cpu: Ops) -> None:
         packed = cpu.pack_weight(QuantRows("Q8_0", 16, 64, data.copy()))
         value = code - 256 if code > 127 else code
         for sign in (1.0, -1.0):
-            assert cpu.linear(torch.full((1, 64), sign * 127.0), packed, None).tolist() == [[sign * 127 * 64 * value] * 16]
+            assert cpu.linear(torch.full((1, 64), sign * 127.0), packed, None).tolist() == [
+                [sign * 127 * 64 * value] * 16
+            ]
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q6_K"])
@@ -173,7 +175,10 @@ def test_next_to_nothing_counts_as_zero(size: float, cpu: Ops) -> None:
 
 def test_large_activations_do_not_overflow(cpu: Ops, reference: Ops) -> None:
     x, [rows], _ = inputs.quantised_linear(17, ("Q8_0",), 3, 64, 20)
-    big, exact = cpu.linear(x * 1e30, cpu.pack_weight(rows), None), reference.linear(x, reference.pack_weight(rows), None)
+    big, exact = (
+        cpu.linear(x * 1e30, cpu.pack_weight(rows), None),
+        reference.linear(x, reference.pack_weight(rows), None),
+    )
     torch.testing.assert_close(big / 1e30, exact, atol=0.2, rtol=0)
 
 

@@ -89,8 +89,8 @@ inline void for_row_tiles(std::int64_t rows, const Body& body) {
 }
 
 // out (rows, 16 * panels) = a @ b, added to what is there when `accumulate`.
-inline void multiply_panels(Rows a, std::int64_t rows, Panels b, std::int64_t depth, std::int64_t panels,
-                            float* out, std::int64_t out_stride, bool accumulate) {
+inline void multiply_panels(Rows a, std::int64_t rows, Panels b, std::int64_t depth, std::int64_t panels, float* out,
+                            std::int64_t out_stride, bool accumulate) {
   for_row_tiles(rows, [&](std::int64_t row, auto count) {
     constexpr int M = decltype(count)::value;
     const Rows tile_rows{a.data + row * a.stride, a.stride};

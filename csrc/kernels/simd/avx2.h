@@ -49,9 +49,7 @@ inline Vec add(Vec x, Vec y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.
 inline Vec sub(Vec x, Vec y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 inline Vec mul(Vec x, Vec y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 inline Vec div(Vec x, Vec y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
-inline Vec fma(Vec x, Vec y, Vec z) {
-  return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
-}
+inline Vec fma(Vec x, Vec y, Vec z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
 inline Vec fused(Vec x, Vec y, Vec z) { return fma(x, y, z); }
 inline Vec abs(Vec x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
@@ -64,15 +62,9 @@ inline Vec round(Vec x) {
   return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
 }
 
-inline Mask less(Vec x, Vec y) {
-  return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)};
-}
-inline Mask equal(Vec x, Vec y) {
-  return {_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ)};
-}
-inline Mask is_nan(Vec x) {
-  return {_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)};
-}
+inline Mask less(Vec x, Vec y) { return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)}; }
+inline Mask equal(Vec x, Vec y) { return {_mm256_cmp_ps(x.a, y.a, _CMP_EQ_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_EQ_OQ)}; }
+inline Mask is_nan(Vec x) { return {_mm256_cmp_ps(x.a, x.a, _CMP_UNORD_Q), _mm256_cmp_ps(x.b, x.b, _CMP_UNORD_Q)}; }
 inline Mask either(Mask x, Mask y) { return {_mm256_or_ps(x.a, y.a), _mm256_or_ps(x.b, y.b)}; }
 inline Mask both(Mask x, Mask y) { return {_mm256_and_ps(x.a, y.a), _mm256_and_ps(x.b, y.b)}; }
 inline Mask lanes_from_to(std::int64_t low, std::int64_t high) {
@@ -107,8 +99,7 @@ inline IntVec lane_numbers() {
 inline IntVec add(IntVec x, IntVec y) { return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)}; }
 inline IntVec bit_xor(IntVec x, IntVec y) { return {_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)}; }
 inline Mask less_signed(IntVec x, IntVec y) {
-  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(y.a, x.a)),
-          _mm256_castsi256_ps(_mm256_cmpgt_epi32(y.b, x.b))};
+  return {_mm256_castsi256_ps(_mm256_cmpgt_epi32(y.a, x.a)), _mm256_castsi256_ps(_mm256_cmpgt_epi32(y.b, x.b))};
 }
 inline void multiply_half(__m256i a, __m256i by, __m256i& high, __m256i& low) {
   const __m256i even = _mm256_mul_epu32(a, by), odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), by);

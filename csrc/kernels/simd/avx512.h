@@ -58,13 +58,9 @@ inline Vec select(Mask m, Vec yes, Vec no) { return {_mm512_mask_blend_ps(m.v, n
 inline IntVec select(Mask m, IntVec yes, IntVec no) { return {_mm512_mask_blend_epi32(m.v, no.v, yes.v)}; }
 
 inline IntVec set1_int(std::uint32_t x) { return {_mm512_set1_epi32(static_cast<int>(x))}; }
-inline IntVec load_int(const std::int32_t* p, std::int64_t n) {
-  return {_mm512_maskz_loadu_epi32(first_lanes(n), p)};
-}
+inline IntVec load_int(const std::int32_t* p, std::int64_t n) { return {_mm512_maskz_loadu_epi32(first_lanes(n), p)}; }
 inline void store_int(std::int32_t* p, IntVec a) { _mm512_storeu_si512(p, a.v); }
-inline IntVec lane_numbers() {
-  return {_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
-}
+inline IntVec lane_numbers() { return {_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}; }
 inline IntVec add(IntVec a, IntVec b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline IntVec bit_xor(IntVec a, IntVec b) { return {_mm512_xor_si512(a.v, b.v)}; }
 inline Mask less_signed(IntVec a, IntVec b) { return {_mm512_cmplt_epi32_mask(a.v, b.v)}; }
@@ -139,8 +135,7 @@ inline void transpose(Vec (&r)[16]) {
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const __m512 a = _mm512_shuffle_f32x4(u[i], u[4 + i], 0x88),
-                 b = _mm512_shuffle_f32x4(u[i], u[4 + i], 0xDD);
+    const __m512 a = _mm512_shuffle_f32x4(u[i], u[4 + i], 0x88), b = _mm512_shuffle_f32x4(u[i], u[4 + i], 0xDD);
     const __m512 c = _mm512_shuffle_f32x4(u[8 + i], u[12 + i], 0x88);
     const __m512 d = _mm512_shuffle_f32x4(u[8 + i], u[12 + i], 0xDD);
     r[i].v = _mm512_shuffle_f32x4(a, c, 0x88);

@@ -132,8 +132,7 @@ inline IntVec bit_xor(IntVec a, IntVec b) {
   return each<IntVec>([&](int i) { return a.v[i] ^ b.v[i]; });
 }
 inline Mask less_signed(IntVec a, IntVec b) {
-  return each<Mask>(
-      [&](int i) { return static_cast<std::int32_t>(a.v[i]) < static_cast<std::int32_t>(b.v[i]); });
+  return each<Mask>([&](int i) { return static_cast<std::int32_t>(a.v[i]) < static_cast<std::int32_t>(b.v[i]); });
 }
 inline void multiply_wide(IntVec a, std::uint32_t by, IntVec& high, IntVec& low) {
   for (int i = 0; i < 16; ++i) {

@@ -63,7 +63,7 @@ def blocks(seed: int, kind: str, n: int, k: int) -> QuantRows:
     return QuantRows(kind, n, k, data)
 
 
-def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, bias: bool = False) -> tuple:
+def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, bias: bool = False) -> tuple[Any, ...]:
     """x (t, k) of uneven spread, one matrix (n, k) per kind (float32 where the kind is "F32"), bias or None.
 
     The first row begins with a group of zeros.
@@ -78,7 +78,7 @@ def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, 
     return x, parts, torch.randn(n * len(kinds), generator=g) if bias else None
 
 
-def quantised_embedding(seed: int, kind: str, t: int, vocab: int, k: int) -> tuple:
+def quantised_embedding(seed: int, kind: str, t: int, vocab: int, k: int) -> tuple[Any, ...]:
     """ids (t,), blocks (vocab, k)."""
     return embedding(seed, t, vocab, 1)[0], blocks(seed, kind, vocab, k)
 
@@ -110,9 +110,7 @@ def gate(seed: int, t: int, f: int, spread: float = 3.0) -> Args:
     return (torch.randn(t, 2 * f, generator=generator(seed)) * spread,)
 
 
-def write_kv(
-    seed: int, t: int, heads: int, block_size: int, d: int, dtype: torch.dtype = torch.float32
-) -> Args:
+def write_kv(seed: int, t: int, heads: int, block_size: int, d: int, dtype: torch.dtype = torch.float32) -> Args:
     """New keys and values for shuffled slots, every third one padding, into caches full of ones."""
     g = generator(seed)
     k, v = (torch.randn(t, heads, d, generator=g) for _ in range(2))

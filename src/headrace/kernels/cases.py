@@ -102,9 +102,7 @@ def _quantised(t: int, k: int, n: int, *kinds: str, bias: bool = False, timed: b
     return Case(name, "linear", build, atol=0.018 * k**0.5, row_args=(0,), timed=timed)
 
 
-def _rows(
-    op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False
-) -> Case:
+def _rows(op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False) -> Case:
     return Case(f"{op}-{name}", op, build, row_args=row_args, timed=timed)
 
 
@@ -153,14 +151,14 @@ CASES: tuple[Case, ...] = (
     _quantised(9, 256, 21, "Q5_0", "F32", "Q4_K", "Q6_K", bias=True),
     *(_quantised(t, 576, 1536, kind, timed=True) for kind in ("Q4_1", "Q8_0") for t in (1, 4, 8, 16, 64, 512)),
     _quantised(1, 576, 49152, "Q8_0", timed=True),
-    *(_rows("embedding", kind, partial(inputs.quantised_embedding, kind=kind, t=9, vocab=37, k=512), 0) for kind in KINDS),
+    *(
+        _rows("embedding", kind, partial(inputs.quantised_embedding, kind=kind, t=9, vocab=37, k=512), 0)
+        for kind in KINDS
+    ),
     _rows("embedding", "odd", partial(inputs.embedding, t=9, vocab=77, k=37), 0),
     _rows("embedding", "none", partial(inputs.embedding, t=0, vocab=5, k=3), 0),
     _rows("embedding", "32x576", partial(inputs.embedding, t=32, vocab=4096, k=576), 0, timed=True),
-    *(
-        _rows("rms_norm", f"{t}x{d}", partial(inputs.norm, t=t, d=d), 0)
-        for t, d in ((0, 8), (1, 1), (70, 300))
-    ),
+    *(_rows("rms_norm", f"{t}x{d}", partial(inputs.norm, t=t, d=d), 0) for t, d in ((0, 8), (1, 1), (70, 300))),
     _rows("rms_norm", "64x576", partial(inputs.norm, t=64, d=576), 0, timed=True),
     _rows("add_rms_norm", "5x37", partial(inputs.norm, t=5, d=37, residual=True), 0, 1),
     _rows("add_rms_norm", "64x576", partial(inputs.norm, t=64, d=576, residual=True), 0, 1, timed=True),
@@ -182,12 +180,8 @@ CASES: tuple[Case, ...] = (
         for t, f, spread in ((0, 4, 1.0), (3, 37, 3.0), (4, 16, 60.0), (64, 1536, 3.0))
     ),
     _rows("write_kv", "blocks-of-3", partial(inputs.write_kv, t=11, heads=3, block_size=3, d=7)),
-    _rows(
-        "write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True
-    ),
-    _rows(
-        "write_kv", "bfloat16", partial(inputs.write_kv, t=20, heads=3, block_size=16, d=20, dtype=torch.bfloat16)
-    ),
+    _rows("write_kv", "blocks-of-32", partial(inputs.write_kv, t=64, heads=3, block_size=32, d=64), timed=True),
+    _rows("write_kv", "bfloat16", partial(inputs.write_kv, t=20, heads=3, block_size=16, d=20, dtype=torch.bfloat16)),
     _rows("write_kv", "none", partial(inputs.write_kv, t=0, heads=1, block_size=16, d=8)),
     *(
         _rows("qkv_to_cache", name, partial(inputs.heads, t=t, heads=heads, d=d, rot=rot, norms=norms), timed=t > 40)
@@ -205,7 +199,12 @@ CASES: tuple[Case, ...] = (
     ),
     *(_rows("gather_rows", f"{t}-{r}", partial(inputs.gather, t=t, r=r, d=37), 1) for t, r in ((9, 5), (3, 0), (1, 4))),
     *(
-        _rows("axpy", f"{t}x{d}{'-add' if add else ''}", partial(inputs.axpy, t=t, d=d, add=add), *((0, 2) if add else (0,)))
+        _rows(
+            "axpy",
+            f"{t}x{d}{'-add' if add else ''}",
+            partial(inputs.axpy, t=t, d=d, add=add),
+            *((0, 2) if add else (0,)),
+        )
         for t, d in ((0, 5), (7, 37), (64, 576))
         for add in (False, True)
     ),

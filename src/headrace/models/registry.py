@@ -24,9 +24,7 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(LOADERS))
 
 
-def load_model(
-    checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = None, exact: bool = False
-) -> Model:
+def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = None, exact: bool = False) -> Model:
     """Read and pack all weights. ``progress(done, total)`` counts tensors.
 
     Matrices keep the storage they have, which for blocks means integer arithmetic where the backend has it;

@@ -68,9 +68,7 @@ class GGUFCheckpoint:
         if info is None:
             return None
         if len(info.shape) != 1 or info.shape[0] > MAX_ROPE_FACTORS:
-            raise ModelError(
-                f"{self.source}: {ROPE_FACTORS}", f"has shape {info.shape}, one short row expected"
-            )
+            raise ModelError(f"{self.source}: {ROPE_FACTORS}", f"has shape {info.shape}, one short row expected")
         if info.kind not in FLOATS:
             raise ModelError(f"{self.source}: {ROPE_FACTORS}", f"is stored as {info.kind.name}, floats expected")
         stored = self._read(info)
@@ -88,9 +86,7 @@ class GGUFCheckpoint:
         return QuantRows(info.kind.name, num_rows, info.shape[-1], raw.reshape(num_rows, -1))
 
     def _deinterleave(self, name: str, stored: Tensor | QuantRows) -> Tensor | QuantRows:
-        heads_key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(
-            name.split(".")[-2]
-        )
+        heads_key = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}.get(name.split(".")[-2])
         if heads_key is None:
             return stored
         num_heads, num_rows = self.config[heads_key], self._infos[name].shape[0]
