@@ -39,8 +39,8 @@ class CostModel {
 
   std::vector<std::int32_t> sizes_;
   std::vector<double> times_ms_;
-  std::deque<std::pair<std::int32_t, double>> steps_;      // (size, excess per row), oldest first
-  std::map<std::int32_t, std::deque<double>> samplers_;    // per number of sequences, oldest first
+  std::deque<std::pair<std::int32_t, double>> steps_;    // (size, excess per row), oldest first
+  std::map<std::int32_t, std::deque<double>> samplers_;  // per number of sequences, oldest first
   std::deque<double> all_samplers_;
   mutable std::optional<double> slope_ms_;  // until the next sample
 };

@@ -47,9 +47,9 @@ void cut_before_media(Cut& cut, const Sequence& seq, std::int32_t start) {
 // How a waiting sequence would enter the step.
 struct Entry {
   Hit hit;
-  bool fresh = true;             // takes the hit; else it goes on where it was
+  bool fresh = true;  // takes the hit; else it goes on where it was
   bool whole_must_fit = false;
-  std::int32_t reserve = 0;      // blocks that must stay free
+  std::int32_t reserve = 0;  // blocks that must stay free
 
   const Hit* taken() const { return fresh ? &hit : nullptr; }
   std::int32_t start(const Sequence& seq) const { return fresh ? hit.num_tokens : seq.ledger.num_computed(); }

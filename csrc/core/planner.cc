@@ -5,8 +5,8 @@ namespace headrace::core {
 
 std::int32_t running_need(const Sequence& seq, const Limits& limits) {
   const Ledger& ledger = seq.ledger;
-  const bool may_be_done = ledger.num_promised() > 0 && ledger.num_tokens() + ledger.num_promised() >=
-                                                            seq.length_limit(limits.max_model_len);
+  const bool may_be_done = ledger.num_promised() > 0 &&
+                           ledger.num_tokens() + ledger.num_promised() >= seq.length_limit(limits.max_model_len);
   return may_be_done ? 0 : ledger.need(seq.num_drafts());
 }
 

@@ -38,7 +38,7 @@ struct PlanContext {
   Queues& queues;
   Allocator& allocator;
   const Limits& limits;
-  StepPlan& plan;  // notes and chores go here
+  StepPlan& plan;        // notes and chores go here
   const StepCost& cost;  // what verifying more drafts costs
   // Takes back everything of a running sequence and puts it at the head of waiting.
   std::function<void(Sequence&, StaleMode)> preempt;

@@ -1,6 +1,6 @@
-// Who waits, who is prompted and who runs. Waiting is one ordered set for both policies: FCFS orders by a counter (preempted
-// sequences go before everything), priority by (priority, arrival, id). Prompted (prefilled, not decoding yet; only of
-// engines that plan the two apart) and running keep admission order.
+// Who waits, who is prompted and who runs. Waiting is one ordered set for both policies: FCFS orders by a counter
+// (preempted sequences go before everything), priority by (priority, arrival, id). Prompted (prefilled, not decoding
+// yet; only of engines that plan the two apart) and running keep admission order.
 #pragma once
 
 #include <limits>

@@ -124,7 +124,11 @@ void Scheduler::settle(const Slice& slice, Step& step) {
 }
 
 PlanContext Scheduler::context(StepPlan& plan, Step& step) {
-  return {queues_, allocator_, config_.limits, plan, cost_,
+  return {queues_,
+          allocator_,
+          config_.limits,
+          plan,
+          cost_,
           [this, &plan](Sequence& seq, StaleMode mode) { preempt(seq, mode, &plan); },
           [this, &step](const Slice& slice) { settle(slice, step); }};
 }
@@ -136,9 +140,10 @@ StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
   plan.kind = kind, plan.time_budget_ns = options.time_budget_ns;
   Step step{next_step_, {}, {}};
   PlanContext context = this->context(plan, step);
-  sweep(plan);
+  sweep();
   const Decision decision = planner_of(kind)(context);
-  sweep(plan);  // whoever had to give way where nothing is recomputed
+  sweep();  // whoever had to give way where nothing is recomputed
+  for (const auto& [id, reason] : ignored_) plan.note(id, Note::kIgnored, static_cast<std::int32_t>(reason));
   plan.token_budget_left = decision.left.tokens;
   plan.input_budget_left = decision.left.inputs;
   plan.num_free_blocks = allocator_.pool().num_free();

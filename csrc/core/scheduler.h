@@ -50,7 +50,7 @@ struct Stats {
 
 struct PlanOptions {
   std::int64_t time_budget_ns = 0;  // of a PREFILL step, after its reduction over the group; 0 = none
-  bool companion = false;     // make a step even when there is nothing to schedule: other ranks have
+  bool companion = false;           // make a step even when there is nothing to schedule: other ranks have
 };
 
 class Scheduler {
@@ -73,7 +73,8 @@ class Scheduler {
   StepPlan plan(StepKind kind, const PlanOptions& options = {});
   // Whether a PREFILL step would schedule something now. Changes nothing that can be observed.
   bool prefill_possible();
-  // Sequences that plans have ended by themselves since the last call, and why. In phased engines only.
+  // Sequences that plans have ended by themselves since the last call, and why. In phased engines only. Until taken
+  // they are notes of every plan, so that a plan that came out empty can be forgotten without losing them.
   std::vector<std::pair<SeqId, Ignored>> take_ignored();
 
   // A sequence that shares what `parent` has computed and continues on its own: its prompt and outputs are those
@@ -134,13 +135,13 @@ class Scheduler {
   void check(const SequenceSpec& spec) const;
   void check_room(const SequenceSpec& spec) const;
   void check_arrival(const SequenceSpec& spec) const;
-  void check_result(const Step& step, std::span<const std::int32_t> num_valid,
-                    std::span<const std::int32_t> offsets, std::span<const Token> tokens) const;
+  void check_result(const Step& step, std::span<const std::int32_t> num_valid, std::span<const std::int32_t> offsets,
+                    std::span<const Token> tokens) const;
   void check_row(const Step& step, std::size_t slice, std::int32_t num_valid, std::int32_t emitted) const;
   Sequence& enlist(SequenceSpec spec);
   PlanContext context(StepPlan& plan, Step& step);
   std::optional<Ignored> verdict(const Sequence& seq) const;
-  void sweep(StepPlan& plan);
+  void sweep();
   std::vector<Sequence*> holding() const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);

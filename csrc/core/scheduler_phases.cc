@@ -37,8 +37,7 @@ std::optional<Ignored> Scheduler::verdict(const Sequence& seq) const {
   const Limits& limits = config_.limits;
   if (limits.stop_preempted && seq.num_preemptions > 0) return Ignored::kPreempted;
   if (seq.prompt_len() >= limits.max_model_len) return Ignored::kTooLong;
-  const std::int32_t limit =
-      limits.role == Role::kPrompt ? seq.prompt_len() : seq.length_limit(limits.max_model_len);
+  const std::int32_t limit = limits.role == Role::kPrompt ? seq.prompt_len() : seq.length_limit(limits.max_model_len);
   if (allocator_.peak_blocks(limit + limits.lookahead, limits.most_in_flight()) > allocator_.pool().num_blocks())
     return Ignored::kNeverFits;
   if (limits.role == Role::kCompletion) return std::nullopt;  // it is never prefilled here
@@ -49,13 +48,12 @@ std::optional<Ignored> Scheduler::verdict(const Sequence& seq) const {
 }
 
 // Anywhere in waiting, not only at its head: the rank whose head can never run would vote against every prompt step.
-void Scheduler::sweep(StepPlan& plan) {
+void Scheduler::sweep() {
   if (!config_.limits.phased()) return;
   for (Sequence* seq : queues_.waiting()) {
     const std::optional<Ignored> reason = verdict(*seq);
     if (!reason) continue;
     ignored_.emplace_back(seq->id(), *reason);
-    plan.note(seq->id(), Note::kIgnored, static_cast<std::int32_t>(*reason));
     retire(*seq);
   }
 }

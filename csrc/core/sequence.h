@@ -78,7 +78,7 @@ struct Sequence {
   std::int32_t num_cached_tokens = 0;  // hit taken at first admission
   std::int32_t num_preemptions = 0;
   bool admitted_before = false;
-  bool arrived_computed = false;  // forked or handed over: what it had computed was no prefix hit
+  bool arrived_computed = false;   // forked or handed over: what it had computed was no prefix hit
   bool shares_last_block = false;  // forked inside a block, which must be cloned before it is written
 };
 

@@ -58,11 +58,11 @@ enum class Clip : std::uint8_t {
   kInputBudget = 2,
   kLongPrefill = 3,
   kModelLength = 4,
-  kBlocks = 5,        // no more KV blocks
-  kCheckpoint = 6,    // a position at which a slice must end
-  kMedia = 7,         // just before a media item that would be cut
-  kKeys = 8,          // the total key length of a prompt step
-  kTime = 9,          // the time budget of a prompt step
+  kBlocks = 5,         // no more KV blocks
+  kCheckpoint = 6,     // a position at which a slice must end
+  kMedia = 7,          // just before a media item that would be cut
+  kKeys = 8,           // the total key length of a prompt step
+  kTime = 9,           // the time budget of a prompt step
   kVerification = 10,  // drafts not worth verifying
 };
 
@@ -106,8 +106,8 @@ struct Limits {
   std::int32_t long_prefill_threshold = 0;  // 0 = off
   std::int32_t watermark_blocks = 0;        // kept free when admitting
   bool chunked_prefill = true;
-  bool full_sequence_must_fit = true;       // admit only when all tokens known now have room
-  bool priority = false;                    // victims and waiting order by (priority, arrival)
+  bool full_sequence_must_fit = true;  // admit only when all tokens known now have room
+  bool priority = false;               // victims and waiting order by (priority, arrival)
   // Of engines that plan prompts and decoding apart.
   Role role = Role::kUnified;
   std::int32_t cp_size = 1;       // context-parallel ranks: slices are padded to multiples of 2 * cp_size

@@ -52,9 +52,7 @@ class Step {
   }
 
  private:
-  std::int64_t queries(const AttentionChunk& chunk) const {
-    return chunk.rows * (args_.q_heads / args_.kv_heads);
-  }
+  std::int64_t queries(const AttentionChunk& chunk) const { return chunk.rows * (args_.q_heads / args_.kv_heads); }
   std::int64_t partitions(const AttentionChunk& chunk) const {
     return chunk.end_partition() - chunk.first_partition(args_.window);
   }
@@ -88,8 +86,7 @@ class Step {
     parallel_for(static_cast<std::int64_t>(parts.size()), [&](std::int64_t item) {
       const Part& part = parts[static_cast<std::size_t>(item)];
       const AttentionChunk& chunk = chunks_[part.chunk];
-      table().attend_part(args_, chunk, part.head, part.partition, memory.get() + part.at,
-                          scratch_for(chunk));
+      table().attend_part(args_, chunk, part.head, part.partition, memory.get() + part.at, scratch_for(chunk));
     });
     parallel_for(static_cast<std::int64_t>(firsts.size()), [&](std::int64_t item) {
       const Part& part = firsts[static_cast<std::size_t>(item)];

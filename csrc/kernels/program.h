@@ -67,12 +67,8 @@ class Program {
     void rebind(NormArgs& a) const { a.rows = rows(a.rows); }
     void rebind(GateArgs& a) const { a.tokens = rows(a.tokens); }
     void rebind(AxpyArgs& a) const { a.rows = rows(a.rows); }
-    void rebind(HeadsArgs& a) const {
-      a.tokens = rows(a.tokens), a.positions = at(a.positions), a.slots = at(a.slots);
-    }
-    void rebind(GatherRowsArgs& a) const {
-      a.count = rows(a.count), a.tokens = rows(a.tokens), a.index = at(a.index);
-    }
+    void rebind(HeadsArgs& a) const { a.tokens = rows(a.tokens), a.positions = at(a.positions), a.slots = at(a.slots); }
+    void rebind(GatherRowsArgs& a) const { a.count = rows(a.count), a.tokens = rows(a.tokens), a.index = at(a.index); }
     void rebind(AttentionArgs& a) const {
       a.tokens = rows(a.tokens), a.slices = sizes.slices, a.max_blocks = sizes.max_blocks;
       a.block_table = at(a.block_table), a.query_start = at(a.query_start), a.seq_lens = at(a.seq_lens);

@@ -56,8 +56,7 @@ void apply_row(const RuleArgs& args, std::int64_t row) {
   for (std::int32_t i = args.bias.offsets[row]; i < args.bias.offsets[row + 1]; ++i) {
     logits[args.bias.ids[i]] += args.bias_values[i];
   }
-  if (args.repetition[row] != 1)
-    penalise_repetition(logits, run(args.prompt, row), output, args.repetition[row]);
+  if (args.repetition[row] != 1) penalise_repetition(logits, run(args.prompt, row), output, args.repetition[row]);
   if (args.frequency[row] != 0 || args.presence[row] != 0) {
     penalise_output(logits, output, args.frequency[row], args.presence[row]);
   }

@@ -59,8 +59,7 @@ std::vector<Candidate> filter(const std::vector<float>& z, const Filters& filter
   const auto n = static_cast<std::int64_t>(z.size());
   if (filters.top_k == 0 && filters.min_p <= 0) return nucleus(z, filters.top_p);
   const float floor = filters.min_p > 0 ? std::min(std::log(filters.min_p), 0.0f) : -kInfinity;
-  std::vector<Candidate> found =
-      filters.top_k ? best(z.data(), n, filters.top_k) : at_least(z.data(), n, floor);
+  std::vector<Candidate> found = filters.top_k ? best(z.data(), n, filters.top_k) : at_least(z.data(), n, floor);
   while (found.back().value < floor) found.pop_back();  // stops at the best one, whose value is 0
   if (filters.top_p < 1) cut_to_mass(found, filters.top_p, total_weight(found));
   return found;
@@ -80,8 +79,7 @@ std::int32_t sample_row(const SampleArgs& args, std::int64_t row) {
   if (!(args.temperature[row] > 0)) return top.id;
   std::vector<float> z(static_cast<std::size_t>(args.vocab));
   table().relative_logits(logits, args.vocab, top.value, args.temperature[row], z.data());
-  const NoiseKey key{static_cast<std::uint64_t>(args.seed[row]),
-                     static_cast<std::uint64_t>(args.position[row])};
+  const NoiseKey key{static_cast<std::uint64_t>(args.seed[row]), static_cast<std::uint64_t>(args.position[row])};
   const std::int64_t top_k = args.top_k[row] < args.vocab ? std::max(args.top_k[row], 0) : 0;
   const Filters filters{top_k, args.top_p[row], args.min_p[row]};
   if (filters.open()) return table().draw(z.data(), nullptr, args.vocab, key);
@@ -95,8 +93,7 @@ void logprobs_row(const LogprobArgs& args, std::int64_t row) {
   const auto logprob = [&](std::int32_t id) { return (logits[id] - top) - norm; };
   const std::int32_t id = args.ids[row];
   args.chosen[row] = id < 0 ? std::numeric_limits<float>::quiet_NaN() : logprob(id);
-  args.rank[row] =
-      id < 0 ? 0 : static_cast<std::int32_t>(table().count_ahead(logits, args.vocab, logits[id], id) + 1);
+  args.rank[row] = id < 0 ? 0 : static_cast<std::int32_t>(table().count_ahead(logits, args.vocab, logits[id], id) + 1);
   std::vector<Candidate> ranked = best(logits, args.vocab, args.n);
   for (std::int32_t i = 0; static_cast<std::int64_t>(ranked.size()) < args.n; ++i) {
     if (std::isnan(logits[i])) ranked.push_back({logits[i], i});

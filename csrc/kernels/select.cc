@@ -42,8 +42,7 @@ std::vector<Candidate> best(const float* x, std::int64_t n, std::int64_t k) {
   if (k <= 0) return {};
   std::vector<Candidate> found = collect(x, n, reached_by(x, n, k));
   const auto kept = std::min<std::size_t>(static_cast<std::size_t>(k), found.size());
-  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(),
-                    comes_first);
+  std::partial_sort(found.begin(), found.begin() + static_cast<std::ptrdiff_t>(kept), found.end(), comes_first);
   found.resize(kept);
   return found;
 }

@@ -101,8 +101,7 @@ class Pool {
     std::uint64_t seen = ticket_.load(std::memory_order_acquire);
     do {
       if (static_cast<std::uint32_t>(seen) == 0) return false;
-    } while (
-        !ticket_.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    } while (!ticket_.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire));
     inside_item() = true;
     run_(context_, first_ + items_ - static_cast<std::uint32_t>(seen));
     inside_item() = false;
@@ -172,8 +171,6 @@ void set_num_threads(int n) {
   if (n != num_threads()) pool().resize(n);
 }
 
-void parallel_for_items(std::int64_t items, ItemFunction run, const void* context) {
-  pool().run(items, run, context);
-}
+void parallel_for_items(std::int64_t items, ItemFunction run, const void* context) { pool().run(items, run, context); }
 
 }  // namespace headrace::kernels

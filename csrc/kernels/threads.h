@@ -21,9 +21,7 @@ void parallel_for_items(std::int64_t items, ItemFunction run, const void* contex
 template <typename Body>
 void parallel_for(std::int64_t items, const Body& body) {
   static_assert(std::is_invocable_v<const Body&, std::int64_t>);
-  const ItemFunction run = [](const void* context, std::int64_t item) {
-    (*static_cast<const Body*>(context))(item);
-  };
+  const ItemFunction run = [](const void* context, std::int64_t item) { (*static_cast<const Body*>(context))(item); };
   parallel_for_items(items, run, &body);
 }
 

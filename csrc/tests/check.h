@@ -51,20 +51,20 @@ void check_equal(const A& a, const B& b, const char* text, const char* file, int
 
 }  // namespace headrace::testing
 
-#define TEST(name)                                                                          \
-  static void test_##name();                                                                \
+#define TEST(name)                                                                         \
+  static void test_##name();                                                               \
   static const ::headrace::testing::Registration registration_##name(#name, &test_##name); \
   static void test_##name()
 #define CHECK(condition) \
   if (!(condition)) ::headrace::testing::fail(__FILE__, __LINE__, #condition)
 #define CHECK_EQ(a, b) ::headrace::testing::check_equal((a), (b), #a " == " #b, __FILE__, __LINE__)
-#define CHECK_THROWS(type, expression)                                                    \
-  do {                                                                                    \
-    bool thrown = false;                                                                  \
-    try {                                                                                 \
-      (void)(expression);                                                                 \
-    } catch (const type&) {                                                               \
-      thrown = true;                                                                      \
-    }                                                                                     \
+#define CHECK_THROWS(type, expression)                                                               \
+  do {                                                                                               \
+    bool thrown = false;                                                                             \
+    try {                                                                                            \
+      (void)(expression);                                                                            \
+    } catch (const type&) {                                                                          \
+      thrown = true;                                                                                 \
+    }                                                                                                \
     if (!thrown) ::headrace::testing::fail(__FILE__, __LINE__, #expression " did not throw " #type); \
   } while (false)

@@ -73,10 +73,13 @@ TEST(phases_roles_plan_their_kinds_only) {
     Scheduler scheduler(phased(role));
     return refusal([&] { scheduler.plan(kind); });
   };
-  CHECK_EQ(field(Role::kUnified, kPrefill), std::string("kind")), CHECK_EQ(field(Role::kUnified, kDecode), std::string("kind"));
+  CHECK_EQ(field(Role::kUnified, kPrefill), std::string("kind")),
+      CHECK_EQ(field(Role::kUnified, kDecode), std::string("kind"));
   CHECK_EQ(field(Role::kNormal, StepKind::kMixed), std::string("kind"));
-  CHECK_EQ(field(Role::kPrompt, kDecode), std::string("kind")), CHECK_EQ(field(Role::kCompletion, kPrefill), std::string("kind"));
-  CHECK_EQ(field(Role::kNormal, kPrefill), std::string("nothing")), CHECK_EQ(field(Role::kNormal, kDecode), std::string("nothing"));
+  CHECK_EQ(field(Role::kPrompt, kDecode), std::string("kind")),
+      CHECK_EQ(field(Role::kCompletion, kPrefill), std::string("kind"));
+  CHECK_EQ(field(Role::kNormal, kPrefill), std::string("nothing")),
+      CHECK_EQ(field(Role::kNormal, kDecode), std::string("nothing"));
 }
 
 TEST(phases_configurations_that_cannot_work_are_named) {
@@ -225,7 +228,7 @@ TEST(phases_half_prefilled_sequences_cannot_block_each_other_for_ever) {
   Driver driver(config);
   driver.add(1, prompt_of(28), 4, 5);
   step(driver, kPrefill), step(driver, kPrefill), step(driver, kPrefill);  // 24 tokens in 6 blocks of 8
-  driver.add(2, prompt_of(28, 50), 4, 1);  // goes first
+  driver.add(2, prompt_of(28, 50), 4, 1);                                  // goes first
   step(driver, kPrefill);
   CHECK_EQ(driver.scheduled(2), 8);
   CHECK(driver.plan(kPrefill));
@@ -428,7 +431,8 @@ namespace {
 // speculated. Steps of both kinds come in any order.
 class History {
  public:
-  History(std::uint32_t seed, bool shadowed) : random_(seed), driver_(random_config(shadowed)), shadowed_(shadowed), shadow_(4) {}
+  History(std::uint32_t seed, bool shadowed)
+      : random_(seed), driver_(random_config(shadowed)), shadowed_(shadowed), shadow_(4) {}
 
   void run() {
     for (int i = 0; i < 250; ++i) {
@@ -465,21 +469,31 @@ class History {
 
   void act() {
     switch (below(12)) {
-      case 0: case 1: return add();
-      case 2: return fork();
-      case 3: return void(next_ && driver_.core.finish(below(next_)));
-      case 4: return void(driver_.in_flight.empty() || below(4) || (driver_.fail(), true));
-      case 5: return void(below(8) || driver_.core.reset_prefix_cache(below(2)));
-      case 6: return draft();
-      default: return driver_.in_flight.size() < 2 && below(3) ? plan() : commit();
+      case 0:
+      case 1:
+        return add();
+      case 2:
+        return fork();
+      case 3:
+        return void(next_ && driver_.core.finish(below(next_)));
+      case 4:
+        return void(driver_.in_flight.empty() || below(4) || (driver_.fail(), true));
+      case 5:
+        return void(below(8) || driver_.core.reset_prefix_cache(below(2)));
+      case 6:
+        return draft();
+      default:
+        return driver_.in_flight.size() < 2 && below(3) ? plan() : commit();
     }
   }
   void add() {
     SequenceSpec spec = spec_of(next_, prompt_of(1 + below(25), below(2)), 1 + below(14));
     spec.priority = below(3), spec.arrival = next_;
     const std::int32_t length = static_cast<std::int32_t>(spec.prompt.size());
-    if (driver_.core.config().limits.chunked_prefill && length > 4 && below(3) == 0) spec.checkpoints = {1 + below(length - 1)};
-    if (length > 6 && spec.checkpoints.empty() && below(3) == 0) spec.keys.media = {{"item", below(length - 5), 2 + below(3)}};
+    if (driver_.core.config().limits.chunked_prefill && length > 4 && below(3) == 0)
+      spec.checkpoints = {1 + below(length - 1)};
+    if (length > 6 && spec.checkpoints.empty() && below(3) == 0)
+      spec.keys.media = {{"item", below(length - 5), 2 + below(3)}};
     driver_.core.add(spec);
     ++next_;
   }
@@ -487,7 +501,8 @@ class History {
     const Sequence* parent = next_ ? driver_.core.find(below(next_)) : nullptr;
     if (!parent) return;
     const std::int32_t shared = parent->ledger.num_computed();
-    std::vector<Token> prompt(parent->tokens.begin(), parent->tokens.begin() + std::min<std::size_t>(shared, parent->tokens.size()));
+    std::vector<Token> prompt(parent->tokens.begin(),
+                              parent->tokens.begin() + std::min<std::size_t>(shared, parent->tokens.size()));
     prompt.push_back(3);
     try {
       driver_.core.fork(parent->id(), spec_of(next_, prompt, 1 + below(10)));
@@ -511,7 +526,8 @@ class History {
     const bool planned = driver_.plan(kind, {kind == kPrefill ? below(2) * 20 : 0, false});
     if (kind == kPrefill) CHECK_EQ(planned, possible);
     clones += static_cast<int>(driver_.last.clone_blocks.size() / 2);
-    for (std::size_t s = 0; s < driver_.last.seq_ids.size(); ++s) chunks += kind == kPrefill && !driver_.last.samples[s];
+    for (std::size_t s = 0; s < driver_.last.seq_ids.size(); ++s)
+      chunks += kind == kPrefill && !driver_.last.samples[s];
     if (shadowed_) shadow_.run(driver_.core, driver_.last);
   }
   void commit() {

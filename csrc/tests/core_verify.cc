@@ -1,13 +1,12 @@
 // The verification planner: its case table, brute force over every way to spend rows, and what it refuses; the cost
 // model: medians, windows and counts.
-#include "core/verify.h"
-
 #include <cmath>
 #include <fstream>
 #include <random>
 #include <sstream>
 
 #include "core/cost.h"
+#include "core/verify.h"
 #include "tests/check.h"
 
 using namespace headrace::core;
@@ -74,8 +73,7 @@ TEST(verify_case_table) {
       if (batch.confidences.size() < batch.num_drafts.size()) batch.confidences.push_back(numbers<double>(row));
     const StepCost cost{numbers<std::int32_t>(f[3]), numbers<double>(f[4]), std::stod(f[5]), std::stod(f[6]), {}};
     const std::int32_t most = std::stoi(f[7]);
-    const VerifyChoice choice =
-        most > 0 ? choose_drafts(batch.rows(), cost, most) : choose_drafts(batch.rows(), cost);
+    const VerifyChoice choice = most > 0 ? choose_drafts(batch.rows(), cost, most) : choose_drafts(batch.rows(), cost);
     if (choice.total != std::stoi(f[8]) || choice.drafts != numbers<std::int32_t>(f[10]) ||
         std::abs(choice.expected - std::stod(f[9])) > 1e-12)
       headrace::testing::fail(__FILE__, __LINE__, f[0]);
@@ -88,8 +86,14 @@ TEST(verify_case_table) {
 TEST(verify_d_e3_table) {
   const Batch batch{{2, 2}, {{0.9, 0.5}, {0.8, 0.25}}};
   const StepCost cost{{2, 4, 6}, {1.0, 1.2, 2.0}, 0, 0, {}};
-  const struct { std::int32_t total; double expected, time, speed; } table[] = {
-      {2, 2.00, 1.0, 2.000}, {3, 2.90, 1.2, 2.417}, {4, 3.70, 1.2, 3.083}, {5, 4.15, 2.0, 2.075}, {6, 4.35, 2.0, 2.175}};
+  const struct {
+    std::int32_t total;
+    double expected, time, speed;
+  } table[] = {{2, 2.00, 1.0, 2.000},
+               {3, 2.90, 1.2, 2.417},
+               {4, 3.70, 1.2, 3.083},
+               {5, 4.15, 2.0, 2.075},
+               {6, 4.35, 2.0, 2.175}};
   for (const auto& line : table) {
     const VerifyChoice all = choose_drafts(batch.rows(), StepCost{}, line.total);  // no curve: as many as there is room
     CHECK_EQ(all.total, line.total);
@@ -113,7 +117,8 @@ TEST(verify_equals_brute_force_on_100000_instances) {
     for (int s = 1 + below(4); s > 0; --s) {
       batch.num_drafts.push_back(below(4));
       batch.confidences.emplace_back();
-      for (int d = below(5) ? batch.num_drafts.back() : 0; d > 0; --d) batch.confidences.back().push_back(below(9) / 8.0);
+      for (int d = below(5) ? batch.num_drafts.back() : 0; d > 0; --d)
+        batch.confidences.back().push_back(below(9) / 8.0);
     }
     const auto num_seqs = static_cast<std::int32_t>(batch.num_drafts.size());
     StepCost cost;

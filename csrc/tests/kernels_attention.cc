@@ -20,14 +20,12 @@ constexpr std::int64_t kHeads = 6, kKvHeads = 2, kDepth = 20;
 // last `rows` positions are queried.
 struct Sequence {
   std::int64_t rows, length, block_size, blocks;
-  std::vector<float> q, keys, values, k_cache, v_cache;
+  std::vector<float> q, keys, values;
+  mutable std::vector<float> k_cache, v_cache;  // a cache is handed over writable
   std::vector<std::int32_t> table;
 
   Sequence(std::int64_t rows_, std::int64_t length_, std::int64_t block_size_)
-      : rows(rows_),
-        length(length_),
-        block_size(block_size_),
-        blocks((length_ + block_size_ - 1) / block_size_) {
+      : rows(rows_), length(length_), block_size(block_size_), blocks((length_ + block_size_ - 1) / block_size_) {
     q = numbers(rows * kHeads * kDepth, 1);
     keys = numbers(length * kKvHeads * kDepth, 2), values = numbers(length * kKvHeads * kDepth, 3);
     k_cache.assign((blocks + 1) * kKvHeads * block_size * kDepth, std::nanf(""));
@@ -35,8 +33,7 @@ struct Sequence {
     for (std::int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<std::int32_t>(blocks - b));
     for (std::int64_t p = 0; p < length; ++p) {
       for (std::int64_t h = 0; h < kKvHeads; ++h) {
-        const std::int64_t at =
-            ((table[p / block_size] * kKvHeads + h) * block_size + p % block_size) * kDepth;
+        const std::int64_t at = ((table[p / block_size] * kKvHeads + h) * block_size + p % block_size) * kDepth;
         for (std::int64_t d = 0; d < kDepth; ++d) {
           k_cache[at + d] = keys[(p * kKvHeads + h) * kDepth + d];
           v_cache[at + d] = values[(p * kKvHeads + h) * kDepth + d];
@@ -50,9 +47,8 @@ struct Sequence {
     std::vector<float> out((end - first) * kHeads * kDepth);
     const std::int32_t start[] = {0, static_cast<std::int32_t>(end - first)};
     const std::int32_t seq_len[] = {static_cast<std::int32_t>(length - rows + end)};
-    paged_attention({q.data() + first * kHeads * kDepth, k_cache.data(), v_cache.data(), table.data(), start,
-                     seq_len, out.data(), end - first, 1, blocks, kHeads, kKvHeads, block_size, kDepth, 0.3f,
-                     window});
+    paged_attention({q.data() + first * kHeads * kDepth, k_cache.data(), v_cache.data(), table.data(), start, seq_len,
+                     out.data(), end - first, 1, blocks, kHeads, kKvHeads, block_size, kDepth, 0.3f, window});
     return out;
   }
 
@@ -62,8 +58,7 @@ struct Sequence {
     for (std::int64_t p = window ? std::max<std::int64_t>(0, position - window + 1) : 0; p <= position; ++p) {
       double score = 0;
       for (std::int64_t i = 0; i < kDepth; ++i) {
-        score += static_cast<double>(q[(row * kHeads + head) * kDepth + i]) *
-                 keys[(p * kKvHeads + h) * kDepth + i];
+        score += static_cast<double>(q[(row * kHeads + head) * kDepth + i]) * keys[(p * kKvHeads + h) * kDepth + i];
       }
       const double weight = std::exp(0.3 * score);
       total += weight, sum += weight * values[(p * kKvHeads + h) * kDepth + d];
@@ -109,8 +104,7 @@ TEST(rows_beyond_the_last_slice_become_zero) {
   const Sequence s(1, 5, 4);
   std::vector<float> out(2 * kHeads * kDepth, std::nanf(""));
   const std::int32_t start[] = {0, 1}, seq_len[] = {5};
-  paged_attention({s.q.data(), s.k_cache.data(), s.v_cache.data(), s.table.data(), start, seq_len, out.data(),
-                   2, 1, s.blocks, kHeads, kKvHeads, s.block_size, kDepth, 0.3f, 0});
-  for (std::int64_t i = 0; i < kHeads * kDepth; ++i)
-    CHECK(std::isfinite(out[i]) && out[kHeads * kDepth + i] == 0);
+  paged_attention({s.q.data(), s.k_cache.data(), s.v_cache.data(), s.table.data(), start, seq_len, out.data(), 2, 1,
+                   s.blocks, kHeads, kKvHeads, s.block_size, kDepth, 0.3f, 0});
+  for (std::int64_t i = 0; i < kHeads * kDepth; ++i) CHECK(std::isfinite(out[i]) && out[kHeads * kDepth + i] == 0);
 }

@@ -20,8 +20,7 @@ std::int32_t sample_one(const std::vector<float>& x, float temperature, std::int
                         std::int64_t seed) {
   std::int32_t out = -2;
   const std::int64_t position = 11;
-  sample({x.data(), 1, static_cast<std::int64_t>(x.size()), &temperature, &k, &p, &min_p, &seed, &position,
-          &out});
+  sample({x.data(), 1, static_cast<std::int64_t>(x.size()), &temperature, &k, &p, &min_p, &seed, &position, &out});
   return out;
 }
 

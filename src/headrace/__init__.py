@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from .api.async_llm import AsyncLLM
     from .api.llm import LLM
     from .config import EngineConfig
-    from .contract.request import SamplingParams
+    from .contract.request import SamplingParams, StructuredOutputs
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "EngineConfig", "SamplingParams"]
+__all__ = ["LLM", "AsyncLLM", "EngineConfig", "SamplingParams", "StructuredOutputs"]
 
 _HOMES = {
     "LLM": "api.llm",
     "AsyncLLM": "api.async_llm",
     "EngineConfig": "config",
     "SamplingParams": "contract.request",
+    "StructuredOutputs": "contract.request",
 }
 
 

@@ -88,6 +88,18 @@ class RuntimeConfig:
     """Write a flight recording of every step to this file."""
 
 
+@dataclass(frozen=True, slots=True)
+class GrammarConfig:
+    """Structured outputs."""
+
+    grammar_threads: int = 4
+    """Constraints compiled at once."""
+    grammar_timeout_s: float = 20.0
+    """Longest wait for one to compile before its request is refused."""
+    grammar_cache: int = 10 << 30
+    """Bytes of compiled constraints to keep; 0 keeps none."""
+
+
 def narrow_kv(config: EngineConfig) -> bool:
     """Whether keys and values are kept in bfloat16."""
     if config.cache.kv_dtype == "auto":
@@ -103,6 +115,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
 
 
 def _owner(name: str) -> str:
@@ -145,6 +158,7 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
         cache=CacheConfig(**sections["cache"]),
         scheduler=SchedulerConfig(**sections["scheduler"]),
         runtime=RuntimeConfig(**sections["runtime"]),
+        grammar=GrammarConfig(**sections["grammar"]),
     )
     check(config)
     return config
@@ -167,7 +181,7 @@ def _check_types(section: Any) -> None:
 
 def check(config: EngineConfig) -> None:
     """Refuses values that cannot work on any machine. Raises ConfigError."""
-    for section in (config.model, config.cache, config.scheduler, config.runtime):
+    for section in (config.model, config.cache, config.scheduler, config.runtime, config.grammar):
         _check_types(section)
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
     _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
@@ -183,3 +197,6 @@ def check(config: EngineConfig) -> None:
     _require(config.scheduler.max_waiting >= 1, "max_waiting", "must be at least 1")
     _require((config.runtime.num_threads or 1) >= 1, "num_threads", "must be at least 1")
     _require(config.runtime.step_timeout_s > 0, "step_timeout_s", "must be positive")
+    _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
+    _require(config.grammar.grammar_timeout_s > 0, "grammar_timeout_s", "must be positive")
+    _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headrace.kernels.cases import CASES, Case, call, prepare, support_matrix, time_cases
+from headrace.kernels.case_reports import support_matrix, time_cases
+from headrace.kernels.cases import CASES, Case, call, prepare
 from headrace.kernels.ops import Ops, op_names
 
 

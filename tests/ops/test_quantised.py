@@ -1,4 +1,4 @@
-"""Blocks as stored: the promised chain of operations to the bit, a bound on what rounding activations costs, edges."""
+"""Blocks as stored: the written chain of operations to the bit, a bound on the cost of rounding, and edges."""
 
 from __future__ import annotations
 

@@ -14,8 +14,9 @@ from headrace.contract.plan import Clip, Note, StepKind
 from headrace.engine.phase_voted import PhaseVoted
 from headrace.lab.explain.teller import tell
 from headrace.lab.explain.text import print_recording
+from headrace.lab.phase_examples import decode_order
 from headrace.lab.replay import replay
-from headrace.lab.worked_examples import RECORDINGS, decode_order
+from headrace.lab.worked_examples import RECORDINGS
 from headrace.obs.recording import read_recording
 from headrace.worker.verify import choose_drafts as choose_on_device
 
@@ -58,7 +59,11 @@ def test_d_order_example(tmp_path: Path) -> None:
     *_, before, last = tell(recording, 0, recording.num_steps - 1).steps
     prompts = {"A": 6, "B": 5, "C": 11}
     named = {recording.name(piece.seq_id): piece for piece in before.slices}
-    assert {name: piece.returned.num_tokens - prompts[name] for name, piece in named.items()} == {"C": 2, "A": 7, "B": 5}
+    assert {name: piece.returned.num_tokens - prompts[name] for name, piece in named.items()} == {
+        "C": 2,
+        "A": 7,
+        "B": 5,
+    }
     assert before.num_free_blocks == 0
     # C comes first and needs a block; A, the longest, gives way for it, before it was served itself.
     assert [(recording.name(note.seq_id), note.note) for note in last.notes] == [("A", Note.PREEMPTED.name.lower())]
@@ -73,7 +78,13 @@ def test_d_e3(choose) -> None:
     """The best total is 4: one draft of each is verified."""
     cost = StepCost(sizes=[2, 4, 6], times_ms=[1.0, 1.2, 2.0])
     raw = [[0.9, 0.5], [0.8, 0.25]]
-    table = {2: (2.00, 1.0, 2.000), 3: (2.90, 1.2, 2.417), 4: (3.70, 1.2, 3.083), 5: (4.15, 2.0, 2.075), 6: (4.35, 2.0, 2.175)}
+    table = {
+        2: (2.00, 1.0, 2.000),
+        3: (2.90, 1.2, 2.417),
+        4: (3.70, 1.2, 3.083),
+        5: (4.15, 2.0, 2.075),
+        6: (4.35, 2.0, 2.175),
+    }
     for total, (expected, time_ms, speed) in table.items():
         choice = choose([2, 2], raw, StepCost(), total)
         got = choice if isinstance(choice, tuple) else (choice.total, choice.expected)
@@ -103,7 +114,9 @@ def test_the_recordings_replay(name: str) -> None:
 def test_explain_tells_the_examples() -> None:
     recording = read_recording(RECORDINGS / "d-e3.jsonl")
     verified = tell(recording, 1, 1).steps[0]
-    assert [(p.num_scheduled, p.num_drafts, p.clip) for p in verified.slices] == [(2, 1, Clip.VERIFICATION.name.lower())] * 2
+    assert [(p.num_scheduled, p.num_drafts, p.clip) for p in verified.slices] == [
+        (2, 1, Clip.VERIFICATION.name.lower())
+    ] * 2
     text = text_of("d-e3")
     assert "drafts not worth verifying were left out" in text
     assert "drafts judged: 0.9, 0.5" in text

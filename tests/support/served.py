@@ -48,7 +48,6 @@ class Script:
     answers: Mapping[bytes, bytes] = field(default_factory=dict)
     default: bytes = b"lorem ipsum "
     token_s: float = 0.0
-    prompts: list[list[int]] = field(default_factory=list)
 
     def ids(self, raw: bytes) -> list[int]:
         """Ids that stand for these bytes, whatever they are."""
@@ -111,7 +110,7 @@ def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: 
 def dummy_llm(folder: Path, **settings: Any) -> AsyncLLM:
     """A tiny model with dummy weights, in this process."""
     model = cli_models.write_model(folder, max_position_embeddings=4096)
-    return AsyncLLM(model, kv_memory=8 << 20, num_threads=1, **settings)
+    return AsyncLLM(model, **{"kv_memory": 8 << 20, "num_threads": 1} | settings)
 
 
 class Running:

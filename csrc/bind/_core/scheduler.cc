@@ -36,30 +36,45 @@ Enum enum_of(const char* field, int value, int count) {
   return static_cast<Enum>(value);
 }
 
-std::unique_ptr<Scheduler> make_scheduler(
-    std::int32_t num_blocks, std::int32_t block_size, const std::vector<std::tuple<int, std::int32_t>>& groups,
-    bool prefix_caching, bool weak_hash, std::int32_t token_budget, std::int32_t input_budget,
-    std::int32_t draft_slots, std::int32_t lookahead, std::int32_t max_seqs, std::int32_t max_model_len,
-    std::int32_t long_prefill_threshold, std::int32_t watermark_blocks, bool chunked_prefill,
-    bool full_sequence_must_fit, bool priority, int role, std::int32_t cp_size, std::int32_t min_slice,
-    std::int32_t max_sum_keys, bool stop_preempted, const std::tuple<double, double, double>& prefill_cost) {
+std::unique_ptr<Scheduler> make_scheduler(std::int32_t num_blocks, std::int32_t block_size,
+                                          const std::vector<std::tuple<int, std::int32_t>>& groups, bool prefix_caching,
+                                          bool weak_hash, std::int32_t token_budget, std::int32_t input_budget,
+                                          std::int32_t draft_slots, std::int32_t lookahead, std::int32_t max_seqs,
+                                          std::int32_t max_model_len, std::int32_t long_prefill_threshold,
+                                          std::int32_t watermark_blocks, bool chunked_prefill,
+                                          bool full_sequence_must_fit, bool priority, int role, std::int32_t cp_size,
+                                          std::int32_t min_slice, std::int32_t max_sum_keys, bool stop_preempted,
+                                          const std::tuple<double, double, double>& prefill_cost) {
   core::SchedulerConfig config;
   config.num_blocks = num_blocks, config.block_size = block_size, config.prefix_caching = prefix_caching;
   config.hash = weak_hash ? core::HashKind::kWeakForTests : core::HashKind::kSha256Cbor;
   config.groups.clear();
-  for (const auto& [kind, window] : groups) config.groups.push_back({enum_of<core::GroupKind>("groups", kind, 2), window});
-  config.limits = {token_budget, input_budget, draft_slots, lookahead, max_seqs, max_model_len,
-                   long_prefill_threshold, watermark_blocks, chunked_prefill, full_sequence_must_fit, priority,
-                   enum_of<core::Role>("role", role, 4), cp_size, min_slice, max_sum_keys, stop_preempted,
+  for (const auto& [kind, window] : groups)
+    config.groups.push_back({enum_of<core::GroupKind>("groups", kind, 2), window});
+  config.limits = {token_budget,
+                   input_budget,
+                   draft_slots,
+                   lookahead,
+                   max_seqs,
+                   max_model_len,
+                   long_prefill_threshold,
+                   watermark_blocks,
+                   chunked_prefill,
+                   full_sequence_must_fit,
+                   priority,
+                   enum_of<core::Role>("role", role, 4),
+                   cp_size,
+                   min_slice,
+                   max_sum_keys,
+                   stop_preempted,
                    std::apply([](auto... ns) { return core::PrefillCost{ns...}; }, prefill_cost)};
   return std::make_unique<Scheduler>(std::move(config));
 }
 
-void add(Scheduler& self, core::SeqId id, InArray<core::Token> prompt, std::int32_t max_tokens,
-         std::int32_t min_tokens, const std::vector<core::Token>& eos_ids, const std::vector<core::Token>& stop_ids,
-         bool ignore_eos, bool reads_cache, bool ready, std::int64_t priority, double arrival,
-         const core::ExtraKeys& keys, const std::vector<core::Token>& outputs,
-         const std::vector<std::int32_t>& checkpoints) {
+void add(Scheduler& self, core::SeqId id, InArray<core::Token> prompt, std::int32_t max_tokens, std::int32_t min_tokens,
+         const std::vector<core::Token>& eos_ids, const std::vector<core::Token>& stop_ids, bool ignore_eos,
+         bool reads_cache, bool ready, std::int64_t priority, double arrival, const core::ExtraKeys& keys,
+         const std::vector<core::Token>& outputs, const std::vector<std::int32_t>& checkpoints) {
   core::SequenceSpec spec;
   spec.id = id, spec.prompt = as_vector(prompt), spec.max_tokens = max_tokens, spec.min_tokens = min_tokens;
   spec.eos_ids = eos_ids, spec.stop_ids = stop_ids, spec.ignore_eos = ignore_eos;
@@ -124,17 +139,16 @@ void bind_scheduler(nb::module_& m) {
   nb::class_<Scheduler>(m, "Scheduler", "Sequences, queues and blocks; plans steps and takes their results.")
       .def(nb::new_(&make_scheduler), nb::kw_only(), "num_blocks"_a, "block_size"_a = 32,
            "groups"_a = std::vector<std::tuple<int, std::int32_t>>{{0, 0}}, "prefix_caching"_a = true,
-           "weak_hash"_a = false, "token_budget"_a = 512, "input_budget"_a = 0, "draft_slots"_a = 0,
-           "lookahead"_a = 0, "max_seqs"_a = 64, "max_model_len"_a = 2048, "long_prefill_threshold"_a = 0,
-           "watermark_blocks"_a = 0, "chunked_prefill"_a = true, "full_sequence_must_fit"_a = true,
-           "priority"_a = false, "role"_a = 0, "cp_size"_a = 1, "min_slice"_a = 1, "max_sum_keys"_a = 0,
-           "stop_preempted"_a = false, "prefill_cost"_a = std::make_tuple(0.0, 0.0, 0.0),
+           "weak_hash"_a = false, "token_budget"_a = 512, "input_budget"_a = 0, "draft_slots"_a = 0, "lookahead"_a = 0,
+           "max_seqs"_a = 64, "max_model_len"_a = 2048, "long_prefill_threshold"_a = 0, "watermark_blocks"_a = 0,
+           "chunked_prefill"_a = true, "full_sequence_must_fit"_a = true, "priority"_a = false, "role"_a = 0,
+           "cp_size"_a = 1, "min_slice"_a = 1, "max_sum_keys"_a = 0, "stop_preempted"_a = false,
+           "prefill_cost"_a = std::make_tuple(0.0, 0.0, 0.0),
            "groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.")
       .def("add", &add, "id"_a, "prompt"_a.noconvert(), nb::kw_only(), "max_tokens"_a = 16, "min_tokens"_a = 0,
-           "eos_ids"_a = std::vector<core::Token>{}, "stop_ids"_a = std::vector<core::Token>{},
-           "ignore_eos"_a = false, "reads_cache"_a = true, "ready"_a = true, "priority"_a = 0, "arrival"_a = 0.0,
-           "keys"_a = core::ExtraKeys{}, "outputs"_a = std::vector<core::Token>{},
-           "checkpoints"_a = std::vector<std::int32_t>{},
+           "eos_ids"_a = std::vector<core::Token>{}, "stop_ids"_a = std::vector<core::Token>{}, "ignore_eos"_a = false,
+           "reads_cache"_a = true, "ready"_a = true, "priority"_a = 0, "arrival"_a = 0.0, "keys"_a = core::ExtraKeys{},
+           "outputs"_a = std::vector<core::Token>{}, "checkpoints"_a = std::vector<std::int32_t>{},
            "Raises InvalidField naming the field; nothing is changed then.")
       .def("fork", &fork, "parent"_a, "id"_a, "prompt"_a.noconvert(), "outputs"_a,
            "A sequence that goes on from what `parent` has computed. Raises InvalidField.")
@@ -143,36 +157,49 @@ void bind_scheduler(nb::module_& m) {
       .def("set_confidences", &Scheduler::set_confidences, "id"_a, "confidences"_a)
       .def("set_cost", &Scheduler::set_cost, "cost"_a)
       .def("prefill_possible", &Scheduler::prefill_possible, "Whether a PREFILL step would schedule something now.")
-      .def("take_ignored", [](Scheduler& self) {
-             std::vector<std::pair<core::SeqId, int>> out;
-             for (const auto& [id, reason] : self.take_ignored()) out.emplace_back(id, static_cast<int>(reason));
-             return out;
-           }, "(sequence, Ignored) pairs: what plans have ended by themselves since the last call.")
+      .def(
+          "take_ignored",
+          [](Scheduler& self) {
+            std::vector<std::pair<core::SeqId, int>> out;
+            for (const auto& [id, reason] : self.take_ignored()) out.emplace_back(id, static_cast<int>(reason));
+            return out;
+          },
+          "(sequence, Ignored) pairs: what plans have ended by themselves since the last call.")
       .def("finish", &Scheduler::finish, "id"_a)
       .def("set_ready", &Scheduler::set_ready, "id"_a, "ready"_a)
       .def("set_drafts", &Scheduler::set_drafts, "id"_a, "drafts"_a)
-      .def("plan", [](Scheduler& self, int kind, std::int64_t time_budget_ns, bool companion) {
-             const auto step_kind = enum_of<core::StepKind>("kind", kind, 3);
-             nb::gil_scoped_release release;
-             return self.plan(step_kind, {time_budget_ns, companion});
-           }, "kind"_a = 0, nb::kw_only(), "time_budget_ns"_a = 0, "companion"_a = false)
-      .def("commit", [](Scheduler& self, core::StepId step, InArray<std::int32_t> num_valid,
-                        InArray<std::int32_t> offsets, InArray<core::Token> tokens) {
-             nb::gil_scoped_release release;
-             return self.commit(step, as_span(num_valid), as_span(offsets), as_span(tokens));
-           }, "step"_a, "num_valid"_a.noconvert(), "offsets"_a.noconvert(), "tokens"_a.noconvert(),
-           "int32 arrays, slices in plan order. Raises InvalidField, changing nothing, when they do not fit the step.")
+      .def(
+          "plan",
+          [](Scheduler& self, int kind, std::int64_t time_budget_ns, bool companion) {
+            const auto step_kind = enum_of<core::StepKind>("kind", kind, 3);
+            nb::gil_scoped_release release;
+            return self.plan(step_kind, {time_budget_ns, companion});
+          },
+          "kind"_a = 0, nb::kw_only(), "time_budget_ns"_a = 0, "companion"_a = false)
+      .def(
+          "commit",
+          [](Scheduler& self, core::StepId step, InArray<std::int32_t> num_valid, InArray<std::int32_t> offsets,
+             InArray<core::Token> tokens) {
+            nb::gil_scoped_release release;
+            return self.commit(step, as_span(num_valid), as_span(offsets), as_span(tokens));
+          },
+          "step"_a, "num_valid"_a.noconvert(), "offsets"_a.noconvert(), "tokens"_a.noconvert(),
+          "int32 arrays, slices in plan order. Raises InvalidField, changing nothing, when they do not fit the step.")
       .def("fail", &Scheduler::fail, "step"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reset_prefix_cache", &Scheduler::reset_prefix_cache, "reset_running"_a = false,
            nb::call_guard<nb::gil_scoped_release>())
       .def("inspect", &inspect, "id"_a, "A sequence's counts and blocks as a dict, for tests and explanations.")
-      .def("ref_counts", [](const Scheduler& s) {
-             std::vector<std::int32_t> counts(s.config().num_blocks);
-             for (core::BlockId b = 0; b < s.config().num_blocks; ++b) counts[b] = s.allocator().pool().ref_count(b);
-             return own(std::move(counts));
-           }, "References per block, the null block included; for tests and explanations.")
-      .def("free_queue", [](const Scheduler& s) { return own(s.allocator().pool().free_queue()); },
-           "Free blocks, the next to be handed out first; for tests and explanations.")
+      .def(
+          "ref_counts",
+          [](const Scheduler& s) {
+            std::vector<std::int32_t> counts(s.config().num_blocks);
+            for (core::BlockId b = 0; b < s.config().num_blocks; ++b) counts[b] = s.allocator().pool().ref_count(b);
+            return own(std::move(counts));
+          },
+          "References per block, the null block included; for tests and explanations.")
+      .def(
+          "free_queue", [](const Scheduler& s) { return own(s.allocator().pool().free_queue()); },
+          "Free blocks, the next to be handed out first; for tests and explanations.")
       .def("prompted_ids", &Scheduler::prompted_ids)
       .def("running_ids", &Scheduler::running_ids)
       .def("waiting_ids", &Scheduler::waiting_ids)

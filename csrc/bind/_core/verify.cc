@@ -58,14 +58,17 @@ void bind_verify(nb::module_& m) {
       .def_ro("expected", &VerifyChoice::expected)
       .def_ro("time_ms", &VerifyChoice::time_ms)
       .def_ro("drafts", &VerifyChoice::drafts);
-  m.def("choose_drafts", [](const std::vector<std::int32_t>& num_drafts, const Confidences& confidences,
-                            const StepCost& cost, std::int32_t max_total) {
-          return core::choose_drafts(rows_of(num_drafts, confidences), cost, max_total);
-        }, "num_drafts"_a, "confidences"_a, "cost"_a, "max_total"_a = std::numeric_limits<std::int32_t>::max());
-  m.def("drafts_for_total", [](const std::vector<std::int32_t>& num_drafts, const Confidences& confidences,
-                               std::int32_t total) {
-          return core::drafts_for_total(rows_of(num_drafts, confidences), total);
-        }, "num_drafts"_a, "confidences"_a, "total"_a);
+  m.def(
+      "choose_drafts",
+      [](const std::vector<std::int32_t>& num_drafts, const Confidences& confidences, const StepCost& cost,
+         std::int32_t max_total) { return core::choose_drafts(rows_of(num_drafts, confidences), cost, max_total); },
+      "num_drafts"_a, "confidences"_a, "cost"_a, "max_total"_a = std::numeric_limits<std::int32_t>::max());
+  m.def(
+      "drafts_for_total",
+      [](const std::vector<std::int32_t>& num_drafts, const Confidences& confidences, std::int32_t total) {
+        return core::drafts_for_total(rows_of(num_drafts, confidences), total);
+      },
+      "num_drafts"_a, "confidences"_a, "total"_a);
   nb::class_<CostModel>(m, "CostModel", "A profiled curve, corrected by what steps really took.")
       .def(nb::init<std::vector<std::int32_t>, std::vector<double>>(), "sizes"_a, "times_ms"_a)
       .def("add_step", &CostModel::add_step, "size"_a, "ms"_a)

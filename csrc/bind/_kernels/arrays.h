@@ -54,9 +54,8 @@ inline void require_range(const std::int32_t* values, std::int64_t count, std::i
                           const char* name) {
   for (std::int64_t i = 0; i < count; ++i) {
     if (values[i] >= low && values[i] < high) continue;
-    throw std::invalid_argument(std::string(name) + "[" + std::to_string(i) + "] is " +
-                                std::to_string(values[i]) + ", outside [" + std::to_string(low) + ", " +
-                                std::to_string(high) + ")");
+    throw std::invalid_argument(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
+                                ", outside [" + std::to_string(low) + ", " + std::to_string(high) + ")");
   }
 }
 

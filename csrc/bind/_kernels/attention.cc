@@ -6,9 +6,8 @@ namespace {
 
 using kernels::AttentionArgs;
 
-void paged_attention(Floats<3> q, CacheArray k_cache, CacheArray v_cache, Ints<2> block_table,
-                     Ints<1> query_start_loc, Ints<1> seq_lens, float scale, std::int32_t window,
-                     FloatsOut<3> out) {
+void paged_attention(Floats<3> q, CacheArray k_cache, CacheArray v_cache, Ints<2> block_table, Ints<1> query_start_loc,
+                     Ints<1> seq_lens, float scale, std::int32_t window, FloatsOut<3> out) {
   const std::int64_t slices = size_of(seq_lens, 0);
   for (int axis = 0; axis < 3; ++axis) require_size(out, axis, size_of(q, axis), "out");
   for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
@@ -44,9 +43,8 @@ void paged_attention(Floats<3> q, CacheArray k_cache, CacheArray v_cache, Ints<2
 
 void bind_attention(nb::module_& m) {
   m.def("paged_attention", &paged_attention, nb::arg("q").noconvert(), nb::arg("k_cache").noconvert(),
-        nb::arg("v_cache").noconvert(), nb::arg("block_table").noconvert(),
-        nb::arg("query_start_loc").noconvert(), nb::arg("seq_lens").noconvert(), nb::arg("scale"),
-        nb::arg("window"), nb::arg("out").noconvert(),
+        nb::arg("v_cache").noconvert(), nb::arg("block_table").noconvert(), nb::arg("query_start_loc").noconvert(),
+        nb::arg("seq_lens").noconvert(), nb::arg("scale"), nb::arg("window"), nb::arg("out").noconvert(),
         "Attention of packed rows q (T, Hq, D) to the paged cache; rows beyond the last slice become 0.");
 }
 

@@ -30,9 +30,7 @@ void bind_program(nb::module_& m) {
   nb::class_<Program>(m, "Program", "Kernel calls recorded once and replayed without Python.")
       .def(
           "__init__",
-          [](Program* self, std::int64_t tokens, std::int64_t logits) {
-            new (self) Program({tokens, logits, 0, 0});
-          },
+          [](Program* self, std::int64_t tokens, std::int64_t logits) { new (self) Program({tokens, logits, 0, 0}); },
           nb::arg("tokens"), nb::arg("logits"), "Capacities; they must differ.")
       .def(
           "input", [](Program& self, std::size_t index, AnyInts array) { self.input(index, array.data()); },
@@ -40,7 +38,8 @@ void bind_program(nb::module_& m) {
       .def(
           "start", [](Program& self) { Program::recording() = &self; },
           "From now on this thread's kernel calls are recorded here instead of run.")
-      .def_static("stop", [] { Program::recording() = nullptr; }, "Ends the recording of this thread.")
+      .def_static(
+          "stop", [] { Program::recording() = nullptr; }, "Ends the recording of this thread.")
       .def("run", &run, nb::arg("tokens"), nb::arg("logits"), nb::arg("slices"), nb::arg("max_blocks"),
            nb::arg("inputs"), "Replays the calls over a step of these sizes.")
       .def("__len__", &Program::size);

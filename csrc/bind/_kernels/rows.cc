@@ -20,8 +20,7 @@ void rms_norm(Floats<2> x, Floats<1> weight, float eps, FloatsOut<2> out) {
   kernels::submit(args);
 }
 
-void add_rms_norm(Floats<2> x, Floats<2> residual, Floats<1> weight, float eps, FloatsOut<2> out,
-                  FloatsOut<2> sum) {
+void add_rms_norm(Floats<2> x, Floats<2> residual, Floats<1> weight, float eps, FloatsOut<2> out, FloatsOut<2> sum) {
   require_size(weight, 0, size_of(x, 1), "weight");
   require_same(x, residual, "residual");
   require_same(x, Floats<2>(out), "out");
@@ -60,8 +59,9 @@ void write_kv(Floats<3> k, Floats<3> v, CacheArray k_cache, CacheArray v_cache, 
   require_size(v, 0, tokens, "v"), require_size(v, 1, heads, "v"), require_size(v, 2, depth, "v");
   const std::int64_t block_size = size_of(k_cache, 2);
   require_range(slots.data(), tokens, -1, size_of(k_cache, 0) * block_size, "slots");
-  const kernels::WriteKvArgs args{k.data(), v.data(), cache_of(k_cache, "k_cache"), cache_of(v_cache, "v_cache"), slots.data(),
-                                  tokens,   heads,    block_size,     depth};
+  const kernels::WriteKvArgs args{
+      k.data(),   v.data(), cache_of(k_cache, "k_cache"), cache_of(v_cache, "v_cache"), slots.data(), tokens, heads,
+      block_size, depth};
   const nb::gil_scoped_release unlocked;
   kernels::write_kv(args);
 }
@@ -104,8 +104,7 @@ void qkv_to_cache(Floats<2> qkv, std::optional<Floats<1>> q_norm, std::optional<
 
 void gather_rows(Floats<2> x, Ints<1> rows, FloatsOut<2> out) {
   require_size(out, 0, size_of(rows, 0), "out"), require_size(out, 1, size_of(x, 1), "out");
-  const kernels::GatherRowsArgs args{x.data(),        rows.data(),   out.data(),
-                                     size_of(rows, 0), size_of(x, 1), size_of(x, 0)};
+  const kernels::GatherRowsArgs args{x.data(), rows.data(), out.data(), size_of(rows, 0), size_of(x, 1), size_of(x, 0)};
   const nb::gil_scoped_release unlocked;
   kernels::submit(args);
 }
@@ -113,8 +112,8 @@ void gather_rows(Floats<2> x, Ints<1> rows, FloatsOut<2> out) {
 void axpy(Floats<2> x, float factor, std::optional<Floats<2>> other, FloatsOut<2> out) {
   require_same(x, Floats<2>(out), "out");
   if (other) require_same(x, *other, "other");
-  const kernels::AxpyArgs args{x.data(),      other ? other->data() : nullptr, out.data(), size_of(x, 0),
-                               size_of(x, 1), factor};
+  const kernels::AxpyArgs args{x.data(), other ? other->data() : nullptr, out.data(), size_of(x, 0), size_of(x, 1),
+                               factor};
   const nb::gil_scoped_release unlocked;
   kernels::submit(args);
 }
@@ -127,25 +126,24 @@ void bind_rows(nb::module_& m) {
   m.def("add_rms_norm", &add_rms_norm, nb::arg("x").noconvert(), nb::arg("residual").noconvert(),
         nb::arg("weight").noconvert(), nb::arg("eps"), nb::arg("out").noconvert(), nb::arg("sum").noconvert(),
         "sum = x + residual; out = its norm.");
-  m.def("rope", &rope, nb::arg("x").noconvert(), nb::arg("positions").noconvert(),
-        nb::arg("table").noconvert(), nb::arg("interleaved"), nb::arg("out").noconvert(),
-        "out (T, heads, D) = x rotated by its positions.");
+  m.def("rope", &rope, nb::arg("x").noconvert(), nb::arg("positions").noconvert(), nb::arg("table").noconvert(),
+        nb::arg("interleaved"), nb::arg("out").noconvert(), "out (T, heads, D) = x rotated by its positions.");
   m.def(
       "silu_mul", [](Floats<2> x, FloatsOut<2> out) { gate_mul(kernels::Gate::kSilu, x, out); },
       nb::arg("x").noconvert(), nb::arg("out").noconvert(), "out (T, F) = silu(x[:, :F]) * x[:, F:].");
   m.def(
       "gelu_tanh_mul", [](Floats<2> x, FloatsOut<2> out) { gate_mul(kernels::Gate::kGeluTanh, x, out); },
       nb::arg("x").noconvert(), nb::arg("out").noconvert(), "out (T, F) = gelu_tanh(x[:, :F]) * x[:, F:].");
-  m.def("write_kv", &write_kv, nb::arg("k").noconvert(), nb::arg("v").noconvert(),
-        nb::arg("k_cache").noconvert(), nb::arg("v_cache").noconvert(), nb::arg("slots").noconvert(),
+  m.def("write_kv", &write_kv, nb::arg("k").noconvert(), nb::arg("v").noconvert(), nb::arg("k_cache").noconvert(),
+        nb::arg("v_cache").noconvert(), nb::arg("slots").noconvert(),
         "Copies token t's keys and values to slots[t] of the caches; -1 writes nothing.");
   m.def("qkv_to_cache", &qkv_to_cache, nb::arg("qkv").noconvert(), nb::arg("q_norm").noconvert().none(),
         nb::arg("k_norm").noconvert().none(), nb::arg("eps"), nb::arg("positions").noconvert(),
         nb::arg("table").noconvert(), nb::arg("interleaved"), nb::arg("k_cache").noconvert(),
         nb::arg("v_cache").noconvert(), nb::arg("slots").noconvert(), nb::arg("out").noconvert(),
         "Head norms, rotation and cache writes of a fused projection; q goes to out (T, Hq, D).");
-  m.def("gather_rows", &gather_rows, nb::arg("x").noconvert(), nb::arg("rows").noconvert(),
-        nb::arg("out").noconvert(), "out (R, width) = x[rows].");
+  m.def("gather_rows", &gather_rows, nb::arg("x").noconvert(), nb::arg("rows").noconvert(), nb::arg("out").noconvert(),
+        "out (R, width) = x[rows].");
   m.def("axpy", &axpy, nb::arg("x").noconvert(), nb::arg("factor"), nb::arg("other").noconvert().none(),
         nb::arg("out").noconvert(), "out = x * factor, plus other where given.");
 }

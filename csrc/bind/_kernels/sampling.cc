@@ -38,8 +38,8 @@ void apply_rules(FloatsOut<2> logits, Ints<1> bias_offsets, Ints<1> bias_ids, Fl
   kernels::apply_rules(args);
 }
 
-void sample(Floats<2> logits, Floats<1> temperature, Ints<1> top_k, Floats<1> top_p, Floats<1> min_p,
-            Longs seed, Longs position, Array<std::int32_t, 1> out) {
+void sample(Floats<2> logits, Floats<1> temperature, Ints<1> top_k, Floats<1> top_p, Floats<1> min_p, Longs seed,
+            Longs position, Array<std::int32_t, 1> out) {
   const std::int64_t rows = size_of(logits, 0);
   require_size(temperature, 0, rows, "temperature");
   require_size(top_k, 0, rows, "top_k");
@@ -48,9 +48,8 @@ void sample(Floats<2> logits, Floats<1> temperature, Ints<1> top_k, Floats<1> to
   require_size(seed, 0, rows, "seed");
   require_size(position, 0, rows, "position");
   require_size(out, 0, rows, "out");
-  const kernels::SampleArgs args{logits.data(),   rows,         size_of(logits, 1), temperature.data(),
-                                 top_k.data(),    top_p.data(), min_p.data(),       seed.data(),
-                                 position.data(), out.data()};
+  const kernels::SampleArgs args{logits.data(), rows,         size_of(logits, 1), temperature.data(), top_k.data(),
+                                 top_p.data(),  min_p.data(), seed.data(),        position.data(),    out.data()};
   const nb::gil_scoped_release unlocked;
   kernels::sample(args);
 }
@@ -66,9 +65,8 @@ void gather_logprobs(Floats<2> logits, Ints<1> ids, FloatsOut<1> chosen, Array<s
   require_size(top_values, 1, n, "top_values");
   require(n <= vocab, "n: more log-probabilities than the vocabulary has ids");
   require_range(ids.data(), rows, -1, vocab, "ids");
-  const kernels::LogprobArgs args{
-      logits.data(),  ids.data(),       rows, vocab, n, chosen.data(), rank.data(),
-      top_ids.data(), top_values.data()};
+  const kernels::LogprobArgs args{logits.data(),  ids.data(),       rows, vocab, n, chosen.data(), rank.data(),
+                                  top_ids.data(), top_values.data()};
   const nb::gil_scoped_release unlocked;
   kernels::gather_logprobs(args);
 }
@@ -77,13 +75,11 @@ void gather_logprobs(Floats<2> logits, Ints<1> ids, FloatsOut<1> chosen, Array<s
 
 void bind_sampling(nb::module_& m) {
   m.def("apply_rules", &apply_rules, nb::arg("logits").noconvert(), nb::arg("bias_offsets").noconvert(),
-        nb::arg("bias_ids").noconvert(), nb::arg("bias_values").noconvert(),
-        nb::arg("allow_offsets").noconvert(), nb::arg("allow_ids").noconvert(),
-        nb::arg("prompt_offsets").noconvert(), nb::arg("prompt_ids").noconvert(),
-        nb::arg("output_offsets").noconvert(), nb::arg("output_ids").noconvert(),
-        nb::arg("repetition").noconvert(), nb::arg("presence").noconvert(), nb::arg("frequency").noconvert(),
-        nb::arg("ban_offsets").noconvert(), nb::arg("ban_ids").noconvert(),
-        "Changes logits (R, V) in place: allow, bias, penalties, ban.");
+        nb::arg("bias_ids").noconvert(), nb::arg("bias_values").noconvert(), nb::arg("allow_offsets").noconvert(),
+        nb::arg("allow_ids").noconvert(), nb::arg("prompt_offsets").noconvert(), nb::arg("prompt_ids").noconvert(),
+        nb::arg("output_offsets").noconvert(), nb::arg("output_ids").noconvert(), nb::arg("repetition").noconvert(),
+        nb::arg("presence").noconvert(), nb::arg("frequency").noconvert(), nb::arg("ban_offsets").noconvert(),
+        nb::arg("ban_ids").noconvert(), "Changes logits (R, V) in place: allow, bias, penalties, ban.");
   m.def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("temperature").noconvert(),
         nb::arg("top_k").noconvert(), nb::arg("top_p").noconvert(), nb::arg("min_p").noconvert(),
         nb::arg("seed").noconvert(), nb::arg("position").noconvert(), nb::arg("out").noconvert(),

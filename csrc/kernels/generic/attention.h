@@ -126,15 +126,13 @@ class ChunkAttention {
   // Visible positions of the tile, counted from its start, for one row.
   Range visible(std::int64_t row, std::int64_t tile) const {
     const std::int64_t position = chunk_.first_position + row;
-    const std::int64_t low = args_.window > 0 ? position - args_.window + 1 - tile : 0,
-                       high = position + 1 - tile;
+    const std::int64_t low = args_.window > 0 ? position - args_.window + 1 - tile : 0, high = position + 1 - tile;
     return {low > 0 ? low : 0, high < kTile ? high : kTile};
   }
 
   template <typename T>
   const T* at(KvCache cache, std::int64_t position) const {
-    const std::int64_t block =
-        args_.block_table[chunk_.slice * args_.max_blocks + position / args_.block_size];
+    const std::int64_t block = args_.block_table[chunk_.slice * args_.max_blocks + position / args_.block_size];
     const std::int64_t offset = position % args_.block_size;
     return cache.at<T>(((block * args_.kv_heads + kv_head_) * args_.block_size + offset) * args_.head_dim);
   }
@@ -194,8 +192,8 @@ class ChunkAttention {
     float* const scores = scratch_.scores + query * kTile;
     const Vec scale = set1(args_.scale), never = set1(-__builtin_inff());
     const Vec s0 = select(lanes_from_to(clip(seen.low), clip(seen.high)), mul(load(scores), scale), never);
-    const Vec s1 = select(lanes_from_to(clip(seen.low - kHalf), clip(seen.high - kHalf)),
-                          mul(load(scores + kHalf), scale), never);
+    const Vec s1 =
+        select(lanes_from_to(clip(seen.low - kHalf), clip(seen.high - kHalf)), mul(load(scores + kHalf), scale), never);
     const float before = part_.best[query], here = max_of(max(s0, s1)), best = here > before ? here : before;
     const Vec w0 = exp(sub(s0, set1(best))), w1 = exp(sub(s1, set1(best)));
     store(scores, w0), store(scores + kHalf, w1);
@@ -265,8 +263,8 @@ inline void attend_part(const AttentionArgs& args, const AttentionChunk& chunk, 
 }
 
 // Merges `count` parts in order and writes the chunk's rows of `out`; the parts are used up.
-inline void finish_parts(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head,
-                         float* parts, std::int64_t count, float* scratch) {
+inline void finish_parts(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, float* parts,
+                         std::int64_t count, float* scratch) {
   ChunkAttention attention(args, chunk, kv_head, scratch);
   const PartState merged = attention.empty_merged();
   const std::int64_t queries = attention.queries(), depth = padded_depth(args.head_dim);
@@ -277,8 +275,7 @@ inline void finish_parts(const AttentionArgs& args, const AttentionChunk& chunk,
 }
 
 // All partitions of a chunk one after the other, with the same arithmetic as the two functions above.
-inline void attend_chunk(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head,
-                         float* scratch) {
+inline void attend_chunk(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, float* scratch) {
   ChunkAttention attention(args, chunk, kv_head, scratch);
   attention.load_queries();
   const PartState merged = attention.empty_merged(), part = attention.part();

@@ -26,9 +26,7 @@ inline void for_rows(std::int64_t rows, std::int64_t width, const Body& body) {
 }
 
 inline Vec load_live(const float* p, std::int64_t live) { return live == 16 ? load(p) : load_part(p, live); }
-inline void store_live(float* p, Vec x, std::int64_t live) {
-  live == 16 ? store(p, x) : store_part(p, x, live);
-}
+inline void store_live(float* p, Vec x, std::int64_t live) { live == 16 ? store(p, x) : store_part(p, x, live); }
 
 // Sum of squares: vector i goes to accumulator i mod 4.
 inline float sum_of_squares(const float* x, std::int64_t width) {

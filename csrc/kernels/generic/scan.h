@@ -85,8 +85,7 @@ inline std::int32_t draw(const float* z, const std::int32_t* ids, std::int64_t n
   Vec best = set1(-__builtin_inff());
   IntVec winner = set1_int(0x7fffffff);
   for_vectors(n, [&](std::int64_t i, std::int64_t live) {
-    const IntVec id =
-        ids ? load_int(ids + i, live) : add(set1_int(static_cast<std::uint32_t>(i)), lane_numbers());
+    const IntVec id = ids ? load_int(ids + i, live) : add(set1_int(static_cast<std::uint32_t>(i)), lane_numbers());
     const Vec score = add(load_live(z + i, live), gumbel(key, id));
     const Mask tied = both(equal(score, best), less_signed(id, winner));
     const Mask better = both(either(less(best, score), tied), lanes_from_to(0, live));

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,7 @@ from headrace.models.sources import resolve_model
 from .assembly import Assembly
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
+from .text.chat import encode_chat
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -117,9 +118,27 @@ class AsyncLLM:
             if not assembly.output.finished:
                 self._abort(prepared)
 
+    async def chat(
+        self, messages: Sequence[Mapping[str, Any]], sampling_params: SamplingParams | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Answers a conversation through the model's chat template; as ``generate``."""
+        if self.tokenizer is None:
+            raise InvalidRequest("messages", "this model has no tokenizer")
+        prompt = {"prompt_token_ids": encode_chat(self.tokenizer, messages)}
+        async for output in self.generate(prompt, sampling_params):
+            yield output
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await asyncio.to_thread(self.close)
+
     def _take(self, assembly: Assembly, delta: TokenDelta) -> None:
         if assembly.push(delta):
             self.client.stop(delta.request_id)
+        if delta.error_field is not None:
+            raise InvalidRequest(delta.error_field, (delta.error or "").removeprefix(f"{delta.error_field}: "))
         if delta.finish_reason == "error":
             raise WorkerError(delta.error or "the engine failed")
 

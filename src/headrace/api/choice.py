@@ -90,4 +90,4 @@ class Choice:
         assert delta.finish_reason is not None
         named = delta.stop_token if delta.stop_token in (self._sampling.stop_token_ids or ()) else None
         self._end(delta.finish_reason, named)
-        self.output.error = delta.error
+        self.output.error, self.output.error_field = delta.error, delta.error_field

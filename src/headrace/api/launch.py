@@ -12,6 +12,8 @@ from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
 from headrace.engine.engine import Engine
+from headrace.grammar.backend import Vocabulary
+from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import configure, usable_processors
 from headrace.models.context import Model
@@ -72,8 +74,28 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
+        grammars=open_grammars(config, tokenizer, model.vocab_size),
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+
+
+def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:
+    """Where constraints compile; None without text to constrain. Costs nothing until the first one comes."""
+    if tokenizer is None:
+        return None
+    limits = config.grammar
+    return GrammarPool(
+        lambda: vocabulary(tokenizer, vocab_size),
+        threads=limits.grammar_threads,
+        timeout_s=limits.grammar_timeout_s,
+        cache_bytes=limits.grammar_cache,
+    )
+
+
+def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
+    """Bytes of every id of the model; none for control tokens, which no text may contain."""
+    ids = range(vocab_size)
+    return Vocabulary([tokenizer.visible_bytes(i, skip_special=True) for i in ids], tokenizer.eos_ids)
 
 
 def open_tokenizer(source: ModelSource) -> Tokenizer | None:

@@ -32,6 +32,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     error: str | None = None
+    error_field: str | None = None  # of the request, where the error is the request's own fault
 
 
 @dataclass(slots=True)

@@ -93,6 +93,8 @@ def converse(loaded: Loaded, conversation: Conversation, params: SamplingParams,
             return
         if text == "/reset":
             conversation.reset()
+        elif text.startswith("/"):
+            to_stderr(f"error: {text.split()[0]} is no command; {HELP}")
         elif text:
             _turn(loaded, conversation, params, report, text)
 

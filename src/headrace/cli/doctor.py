@@ -33,7 +33,7 @@ def doctor(report: ReportFlags, ops: Ops = False, offline: Offline = False) -> N
 
 def _show_ops(report: ReportFlags) -> None:
     """The support matrix: one row per op, one column per backend and instruction set."""
-    from headrace.kernels.cases import support_matrix
+    from headrace.kernels.case_reports import support_matrix
 
     entries = support_matrix()
     if report.as_json:

@@ -18,6 +18,7 @@ from .batch.lines import read_lines
 from .batch.loop import Batch, Tally
 from .console import print_json, to_stderr
 from .flags import EngineFlags, ReportFlags, SamplingFlags, flagged
+from .guard import SOME_FAILED
 from .interrupts import Interrupts
 from .loading import loaded_llm
 
@@ -74,7 +75,7 @@ def announce(journal: Journal) -> None:
 
 
 def conclude(tally: Tally, interrupts: Interrupts, output: Path, report: ReportFlags) -> None:
-    """The summary, and the exit code of an interrupted run."""
+    """The summary, and the exit code of a run that was interrupted or has error records."""
     if report.as_json:
         print_json({"output": str(output), **tally.report(), "interrupted": interrupts.asked})
     failed = f', {tally.num_failed} failed (see their "error")' if tally.num_failed else ""
@@ -84,6 +85,8 @@ def conclude(tally: Tally, interrupts: Interrupts, output: Path, report: ReportF
     if interrupts.asked:
         to_stderr("stopped; run the same command again to resume")
         raise typer.Exit(interrupts.exit_code)
+    if tally.num_failed:
+        raise typer.Exit(SOME_FAILED)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """What a user sees when something goes wrong: one line on stderr that says what to do, and an exit code.
 
-0 done · 1 failed · 2 bad input · 130 interrupted. A traceback appears only with ``--traceback`` or ``-v``.
+0 done · 1 failed · 2 bad input · 3 done, but some lines of a batch failed · 130 interrupted.
+A traceback appears only with ``--traceback`` or ``-v``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest,
 
 from .console import printable, to_stderr
 
+SOME_FAILED = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError)

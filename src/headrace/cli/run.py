@@ -41,7 +41,7 @@ def finish(loaded: Loaded, streamed: Streamed, report: ReportFlags) -> None:
     """Reports one completion and ends the command."""
     if report.as_json:
         print_json(result(loaded, streamed))
-    elif sys.stdout.isatty():
+    elif not streamed.output.outputs[0].text.endswith("\n"):
         to_stdout("\n")
     if report.verbose:
         to_stderr(summary(streamed))

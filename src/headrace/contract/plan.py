@@ -177,3 +177,4 @@ class SequenceStart:
     prompt_len: int
     sampling: SamplingParams
     eos_ids: tuple[int, ...]
+    grammar: Any = None  # compiled, where the sampling asks for structured outputs

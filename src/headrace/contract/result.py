@@ -70,7 +70,8 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     """News of one request: tokens since the last delta and, at the end, why it ended.
 
     ``finish_reason`` is None while it runs, else one of stop, length, abort, error. ``stop_token`` is the id that
-    ended it. ``num_cached_tokens`` and ``prompt_logprobs`` come with the first delta that has tokens.
+    ended it. ``error_field`` names the field of the request that the error is about, where it is the request's own
+    fault. ``num_cached_tokens`` and ``prompt_logprobs`` come with the first delta that has tokens.
     """
 
     request_id: str
@@ -81,3 +82,4 @@ class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     stop_token: int | None = None
     error: str | None = None
+    error_field: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.contract.request import Request
 from headrace.contract.result import PromptLogprobs, TokenLogprobs
@@ -17,6 +18,7 @@ class Entry:
     num_cached_tokens: int = 0
     num_reported: int = 0
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    grammar: Any = None  # compiled, once it is
 
     def take_prompt_logprobs(self, news: PromptLogprobs) -> None:
         """Files a chunk's rows by position, so that a recomputed chunk overwrites itself."""

@@ -19,9 +19,11 @@ from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
+from headrace.grammar.compiler import GrammarPool
 
-from .book import Book
+from .book import Book, Entry
 from .cadence import Cadence, Unified
+from .grammar_waits import GrammarWaits
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
 from .roles import ignored_message
@@ -51,6 +53,7 @@ class Engine:
         step_timeout_s: float = 120.0,
         observer: StepObserver | None = None,
         graph_steps: GraphSteps | None = None,
+        grammars: GrammarPool | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -60,6 +63,7 @@ class Engine:
         self._timeout_s = step_timeout_s
         self._observer = observer
         self._book = Book()
+        self._waits = GrammarWaits(grammars, self.intake.poke)
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
@@ -120,12 +124,25 @@ class Engine:
 
     def _drain(self) -> None:
         for request in self.intake.drain_requests():
-            self._add(request)
+            entry = self._book.open(request)
+            if request.sampling.structured_outputs is None:
+                self._add(entry)
+            else:
+                self._waits.start(entry)
         self._drain_ends()
+        for entry, error in self._waits.finished():
+            if error is None:
+                self._add(entry)
+            else:
+                self._refuse(entry, str(error), error.field)
 
-    def _add(self, request: Request) -> None:
-        sampling = request.sampling
-        entry = self._book.open(request)
+    def _refuse(self, entry: Entry, error: str, field: str | None = None) -> None:
+        """Ends a request that never reached the core."""
+        self._book.close(entry)
+        self._deltas.append(end_delta(entry, "error", error, field))
+
+    def _add(self, entry: Entry) -> None:
+        request, sampling = entry.request, entry.request.sampling
         fields = {
             "prompt": request.prompt_token_ids,
             "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else 2**31 - 1,
@@ -141,9 +158,12 @@ class Engine:
         }
         try:
             add_sequence(self.core, entry.seq_id, fields)
-        except ValueError as error:
-            self._book.close(entry)
-            self._deltas.append(end_delta(entry, "error", str(error)))
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # the binding's verdict on this request
+            self._refuse(entry, str(error))
             return
         if self._observer:
             self._observer.added(entry.seq_id, fields)
@@ -155,6 +175,10 @@ class Engine:
     def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
         entry = self._book.of_request(request_id)
         if entry is None:
+            return
+        if self._waits.cancel(entry):
+            self._book.close(entry)
+            self._deltas.append(end_delta(entry, reason, error))
             return
         self.core.finish(entry.seq_id)
         self._book.close(entry)
@@ -186,7 +210,8 @@ class Engine:
             if entry.num_reported == 0:
                 entry.num_cached_tokens = int(plan.fresh_cached[i])
             request = entry.request
-            starts.append(SequenceStart(entry.seq_id, len(request.prompt_token_ids), request.sampling, request.eos_ids))
+            prompt_len = len(request.prompt_token_ids)
+            starts.append(SequenceStart(entry.seq_id, prompt_len, request.sampling, request.eos_ids, entry.grammar))
         return starts
 
     def _launch_sample(self, step: Step) -> None:
@@ -238,6 +263,7 @@ class Engine:
             pending, self._pending = self._pending, None
             self._finish(pending)
         self.worker.close()
+        self._waits.close()
         if self._observer:
             self._observer.close()
         deltas, self._deltas = self._deltas, []

@@ -18,14 +18,15 @@ def collect_deltas(book: Book, commit: Any, result: StepResult) -> list[TokenDel
         if (entry := book.of_seq(seq_id)) is not None:
             entry.take_prompt_logprobs(news)
     deltas: list[TokenDelta] = []
-    offsets = commit.offsets
-    for i, seq_id in enumerate(commit.seq_ids.tolist()):
+    # Each property of the commit makes an array: taken once, not once per slice.
+    offsets, all_tokens, rows = commit.offsets.tolist(), commit.tokens.tolist(), result.offsets.tolist()
+    for i, (seq_id, code) in enumerate(zip(commit.seq_ids.tolist(), commit.finishes.tolist())):
         entry = book.of_seq(seq_id)
-        finish = Finish(int(commit.finishes[i]))
-        tokens = commit.tokens[offsets[i] : offsets[i + 1]].tolist()
+        finish = Finish(code)
+        tokens = all_tokens[offsets[i] : offsets[i + 1]]
         if entry is None or (not tokens and finish == Finish.NONE):
             continue
-        deltas.append(_delta(entry, tokens, finish, int(result.offsets[i]), result))
+        deltas.append(_delta(entry, tokens, finish, rows[i], result))
         if finish != Finish.NONE:
             book.close(entry)
     return deltas
@@ -49,11 +50,12 @@ def _delta(entry: Entry, tokens: list[int], finish: Finish, row: int, result: St
     )
 
 
-def end_delta(entry: Entry, reason: str, error: str | None = None) -> TokenDelta:
+def end_delta(entry: Entry, reason: str, error: str | None = None, error_field: str | None = None) -> TokenDelta:
     """The last delta of a request that ends without new tokens."""
     return TokenDelta(
         request_id=entry.request.request_id,
         num_cached_tokens=entry.num_cached_tokens,
         finish_reason=reason,
         error=error,
+        error_field=error_field,
     )

@@ -63,7 +63,7 @@ def blocks(seed: int, kind: str, n: int, k: int) -> QuantRows:
     return QuantRows(kind, n, k, data)
 
 
-def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, bias: bool = False) -> tuple[Any, ...]:
+def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, bias: bool = False) -> Args:
     """x (t, k) of uneven spread, one matrix (n, k) per kind (float32 where the kind is "F32"), bias or None.
 
     The first row begins with a group of zeros.
@@ -78,7 +78,7 @@ def quantised_linear(seed: int, kinds: tuple[str, ...], t: int, k: int, n: int, 
     return x, parts, torch.randn(n * len(kinds), generator=g) if bias else None
 
 
-def quantised_embedding(seed: int, kind: str, t: int, vocab: int, k: int) -> tuple[Any, ...]:
+def quantised_embedding(seed: int, kind: str, t: int, vocab: int, k: int) -> Args:
     """ids (t,), blocks (vocab, k)."""
     return embedding(seed, t, vocab, 1)[0], blocks(seed, kind, vocab, k)
 

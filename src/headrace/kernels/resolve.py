@@ -27,14 +27,10 @@ def resolve_ops(backend: str = "cpu", strict: bool = False) -> Ops:
         own = {name: op for name, op in own.items() if name not in _WEIGHT_OPS}
     missing = [name for name in op_names() if name not in own]
     if strict and missing:
-        raise ConfigError(
-            "backend", f"{backend!r} lacks {', '.join(missing)}; drop strict to use the reference"
-        )
+        raise ConfigError("backend", f"{backend!r} lacks {', '.join(missing)}; drop strict to use the reference")
     reference = _load("reference") if missing else {}
     provenance = {name: backend if name in own else "reference" for name in op_names()}
-    return Ops(
-        **{name: own.get(name) or reference[name] for name in op_names()}, name=backend, provenance=provenance
-    )
+    return Ops(**{name: own.get(name) or reference[name] for name in op_names()}, name=backend, provenance=provenance)
 
 
 def _load(backend: str) -> dict[str, Callable[..., Any]]:

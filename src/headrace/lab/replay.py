@@ -79,7 +79,9 @@ class Player:
         match event:
             case events.Planned():
                 companion = event.step >= 0 and not event.seq_ids
-                return core.plan(event.kind, time_budget_ns=event.time_budget_ns, companion=companion)
+                plan = core.plan(event.kind, time_budget_ns=event.time_budget_ns, companion=companion)
+                core.take_ignored()  # as the engine does; until then they would be noted again
+                return plan
             case events.Committed():
                 rows = (event.num_valid, event.offsets, event.tokens)
                 return core.commit(event.step, *(np.asarray(row, dtype=np.int32) for row in rows))

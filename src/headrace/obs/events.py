@@ -179,18 +179,7 @@ class CacheReset(Event, tag="reset", kw_only=True):
 
 
 Body: TypeAlias = (
-    Added
-    | Finished
-    | Planned
-    | Committed
-    | Failed
-    | Drafted
-    | Readied
-    | CacheReset
-    | Forked
-    | Placed
-    | Judged
-    | Priced
+    Added | Finished | Planned | Committed | Failed | Drafted | Readied | CacheReset | Forked | Placed | Judged | Priced
 )
 
 PLAN_NUMBERS = (

@@ -49,7 +49,7 @@ class GlooGroup:
         options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
         options.timeout = timedelta(seconds=self._timeout_s)
         try:
-            self._group.allreduce([votes], options).wait()
+            self._group.allreduce([votes], options).wait()  # type: ignore[attr-defined]
         except RuntimeError as error:
             self.close()
             reason = str(error).splitlines()[0]

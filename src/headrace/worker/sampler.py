@@ -5,7 +5,7 @@ Reported logprobs are of the raw logits: rules, penalties and temperature never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,20 +28,25 @@ class SampleRow:
 
 @dataclass(frozen=True, slots=True)
 class SamplePlan:
-    """What the device needs to draw a step's tokens. ``rules`` None: no row changes its logits."""
+    """What the device needs to draw a step's tokens. ``rules`` None: no row changes its logits.
+
+    ``mask`` is applied to the logits after the rules: grammars.
+    """
 
     params: SampleParams
     rules: LogitRules | None
     num_logprobs: int | None
+    mask: Callable[[Tensor], None] | None = None
 
 
-def plan_sampling(rows: Sequence[SampleRow]) -> SamplePlan:
+def plan_sampling(rows: Sequence[SampleRow], mask: Callable[[Tensor], None] | None = None) -> SamplePlan:
     """Arrays for R rows, in order."""
     wanted = [r.start.sampling.logprobs for r in rows if r.start.sampling.logprobs is not None]
     return SamplePlan(
         params=_params(rows),
         rules=_rules(rows) if any(_has_rules(row) for row in rows) else None,
         num_logprobs=max(wanted) if wanted else None,
+        mask=mask,
     )
 
 
@@ -143,10 +148,12 @@ def _rules(rows: Sequence[SampleRow]) -> LogitRules:
 
 def draw(ops: Ops, logits: Tensor, plan: SamplePlan) -> tuple[Tensor, LogprobArrays | None]:
     """Device side: ids (R,) int32 (-1 where a row has no finite maximum) and, if asked for, raw logprobs."""
-    shaped = logits
+    changes = plan.rules is not None or plan.mask is not None
+    shaped = logits.clone() if changes and plan.num_logprobs is not None else logits
     if plan.rules is not None:
-        shaped = logits.clone() if plan.num_logprobs is not None else logits
         ops.apply_rules(shaped, plan.rules)
+    if plan.mask is not None:
+        plan.mask(shaped)
     ids = ops.sample(shaped, plan.params)
     if plan.num_logprobs is None:
         return ids, None

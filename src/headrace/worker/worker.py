@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.contract.batch import PackedBatch
@@ -22,10 +23,13 @@ from headrace.contract.result import LogprobArrays, PromptLogprobs, StepResult
 
 from .correct import fill_unknown_ids
 from .device import DeviceThread
+from .grammars import NO_TOKEN, GrammarMasks, Grammars
 from .packer import Packer
 from .prompt_scores import ScoreSlice, plan_scores, score
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
+
+NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
 
 
 @dataclass(slots=True)
@@ -39,6 +43,7 @@ class StepHandle:
     sample: Future[Any] | None = None
     logits: Tensor | None = None
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
+    masks: GrammarMasks = field(default_factory=GrammarMasks)
 
 
 class Worker:
@@ -47,18 +52,21 @@ class Worker:
     def __init__(self, runner: Runner, block_size: int) -> None:
         self._runner = runner
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
+        self._grammars = Grammars(runner.model.vocab_size)
         self._device = DeviceThread()
         self._last_sampled = torch.empty(0, dtype=torch.int32)  # device side: the previous step's token per slice
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
+        self._grammars.take(plan.dropped.tolist(), starts)
         handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc))
         handle.forward = self._device.launch(lambda: self._forward(handle))
         return handle
 
     def launch_sample(self, handle: StepHandle) -> None:
         rows = self._sample_rows(handle)
-        plan = plan_sampling(rows) if rows else None
+        handle.masks = self._grammars.masks(rows)
+        plan = plan_sampling(rows, handle.masks.apply if handle.masks.words else None) if rows else None
         handle.sample = self._device.launch(lambda: self._sample(handle, plan))
 
     def _sample_rows(self, handle: StepHandle) -> list[SampleRow]:
@@ -114,13 +122,9 @@ class Worker:
         plan = handle.plan
         sampled = np.flatnonzero(handle.batch.discard == 0)
         counts = np.zeros(len(plan.seq_ids), dtype=np.int32)
-        counts[sampled] = tokens >= 0
-        errors = {
-            int(plan.seq_ids[i]): "the model's output holds no finite logit (weights or prompt beyond its range)"
-            for i, token in zip(sampled, tokens)
-            if token < 0
-        }
-        good = tokens >= 0
+        errors = _row_errors(handle, sampled, tokens)
+        good = np.array([int(plan.seq_ids[i]) not in errors for i in sampled], dtype=bool)
+        counts[sampled] = good
         for i, token in zip(sampled[good], tokens[good]):
             self._packer.append(int(plan.seq_ids[i]), np.array([token], dtype=np.int32))
         return StepResult(
@@ -132,6 +136,16 @@ class Worker:
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
         )
+
+
+def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:
+    """Sequences whose row gave no token that stands, and why."""
+    errors = dict(handle.masks.errors)
+    for row, (i, token) in enumerate(zip(sampled, tokens)):
+        if token < 0:
+            masked = row in handle.masks.words
+            errors.setdefault(int(handle.plan.seq_ids[i]), NO_TOKEN if masked else NO_FINITE_LOGIT)
+    return errors
 
 
 def _keep_rows(logprobs: LogprobArrays | None, good: np.ndarray) -> LogprobArrays | None:

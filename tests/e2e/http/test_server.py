@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ from served import Running, Script, running, scripted_llm, until
 
 from headrace.api.http.app import AppSettings
 from headrace.api.http.host import HostLimits
+from headrace.api.http.page_routes import FOLDER
 from headrace.obs.metrics import TABLE, Kind
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -264,3 +266,28 @@ def test_requests_have_ids_that_clients_see(scripted: Running) -> None:
     assert one.headers["x-request-id"] == one.json()["id"] != two.json()["id"]
     assert abs(one.json()["created"] - time.time()) < 60
     assert json.loads(one.text)["object"] == "text_completion"
+
+
+def test_the_page_is_complete_in_itself(scripted: Running) -> None:
+    page = scripted.http.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    parts = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text)
+    assert sorted(parts) == ["/page/page.css", "/page/page.js"]
+    for part in parts:
+        found = scripted.http.get(part)
+        assert found.status_code == 200
+        assert "http" not in found.text.replace("http-equiv", ""), "nothing comes from elsewhere"
+    ids = set(re.findall(r'id="([^"]+)"', page.text))
+    assert set(re.findall(r'find\("([^"]+)"\)', scripted.http.get("/page/page.js").text)) <= ids
+    assert scripted.http.get("/page/../app.py").status_code == 404
+    assert scripted.http.get("/page/index.html").status_code == 404
+
+
+def test_the_load_is_told_in_numbers(script: Script) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        server.complete("x", max_tokens=5)
+        load = server.http.get("/load").json()
+    asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
+    assert asked <= set(load), "the page asks for numbers that nobody tells"
+    assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)

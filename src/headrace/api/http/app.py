@@ -24,6 +24,7 @@ from .body import read
 from .errors import HttpError, as_http
 from .host import EngineHost
 from .jobs import Job, chat_ids, chat_job, messages_job, new_id, responses_job, text_job
+from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
 from .reply import StreamReply, WholeReply
 
@@ -51,6 +52,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(plain_routes(host, settings.vllm_metrics))
+    app.include_router(page_routes(host))
     _add_generation(app, host)
     _add_errors(app)
     app.add_middleware(Counted, host=host)

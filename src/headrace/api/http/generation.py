@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from headrace.api.async_llm import AsyncLLM
-from headrace.contract.errors import EngineDead, WorkerError
+from headrace.contract.errors import EngineDead, InvalidRequest, WorkerError
 from headrace.contract.result import TokenDelta
 from headrace.obs.metrics import Metrics
 
@@ -60,6 +60,11 @@ class Generation:
             raise
 
     @property
+    def constrained(self) -> bool:
+        """Something may still turn out to be wrong with the request itself."""
+        return any(one.sampling.structured_outputs is not None for one in self._prepared)
+
+    @property
     def finished(self) -> bool:
         return not self._open and self._failure is None
 
@@ -91,7 +96,10 @@ class Generation:
         if choice.finished:
             self._open.discard(name)
             self._count_end(choice)
-        if choice.output.finish_reason == "error":
+        if delta.error_field is not None:
+            words = (delta.error or "").removeprefix(f"{delta.error_field}: ")
+            self._failure = InvalidRequest(delta.error_field, words)
+        elif choice.output.finish_reason == "error":
             self._failure = WorkerError(delta.error or "the engine failed")
         if choice.output.finish_reason == "abort":
             self._failure = EngineDead("the engine was closed")

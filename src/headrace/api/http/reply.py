@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from headrace.contract.errors import HeadraceError
 
-from ..protocol.news import Reply
+from ..protocol.news import News, Reply
 from ..protocol.sse import KEEP_ALIVE, to_json
 from .errors import as_http
 from .host import HostedGeneration, HostLimits
@@ -64,9 +64,11 @@ class StreamReply(GenerationResponse):
     """Server-sent events."""
 
     async def serve(self, send: Send) -> None:
+        first = await self._certain_start()
         await self._start(send, 200, STREAM_HEADERS)
         await self._write(send, self.reply.begin(self.generation.outputs))
         try:
+            await self._write(send, b"".join(map(self.reply.news, first)))
             await self._stream(send)
             last = self.reply.end(self.generation.outputs, self.generation.usage)
         except HeadraceError as error:
@@ -77,6 +79,13 @@ class StreamReply(GenerationResponse):
             log.exception("a stream failed")
             last = self._error(error)
         await self._send(send, {"type": "http.response.body", "body": last, "more_body": False})
+
+    async def _certain_start(self) -> list[News]:
+        """A constraint is only known to be good once the engine has compiled it: until then 400 must be possible."""
+        first: list[News] = []
+        while self.generation.constrained and not (self.generation.finished or any(one.token_ids for one in first)):
+            first += await self.generation.news(self.limits.keep_alive_s)
+        return first
 
     def _error(self, error: Exception) -> bytes:
         spoken = as_http(error)

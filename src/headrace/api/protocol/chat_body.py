@@ -11,6 +11,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
 from .sampling import SamplingBody
+from .structure import structure
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -68,10 +69,8 @@ class ChatBody(SamplingBody, kw_only=True):
             raise InvalidRequest("top_logprobs", "needs logprobs to be true")
         if self.logprobs:
             fields["logprobs"] = self.top_logprobs or 0
-        try:
-            return SamplingParams(**fields)
-        except TypeError as error:  # a schema and SamplingParams that disagree are a defect, not the caller's fault
-            raise AssertionError(str(error)) from error
+        fields["structured_outputs"] = structure(self.response_format, self.structured_outputs)
+        return SamplingParams(**fields)
 
     def variables(self) -> dict[str, Any]:
         """Further names for the chat template."""

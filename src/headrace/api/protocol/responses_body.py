@@ -10,6 +10,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
 from .chat_body import Message, Part
+from .structure import from_format
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -64,9 +65,6 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             raise InvalidRequest("background" if self.background else "conversation", "is not served")
         if self.truncation not in (None, "disabled"):
             raise InvalidRequest("truncation", "only disabled is served")
-        kind = ((self.text or {}).get("format") or {}).get("type", "text")
-        if kind != "text":
-            raise InvalidRequest("text.format", f"{kind!r} is not served yet")
 
     def conversation(self) -> list[Message]:
         """Messages for the chat template."""
@@ -82,7 +80,15 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             max_tokens=self.max_output_tokens,
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
+            structured_outputs=None if self.format is None else from_format(self.format, "text.format"),
         )
+
+    @property
+    def format(self) -> dict[str, Any] | None:
+        found = (self.text or {}).get("format")
+        if found is not None and not isinstance(found, dict):
+            raise InvalidRequest("text.format", "must be an object")
+        return found
 
 
 def _message(item: Item, where: str) -> Message:

@@ -85,6 +85,4 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # hides lengths from listeners; nothing is padded here
 
 
-PLAIN_FIELDS = tuple(
-    name for name in SamplingBody.__struct_fields__ if name in SamplingParams.__struct_fields__ and name != "model"
-)
+PLAIN_FIELDS = tuple(name for name in SamplingBody.__struct_fields__ if name in SamplingParams.__struct_fields__)

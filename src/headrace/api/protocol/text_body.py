@@ -8,6 +8,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
 from .sampling import SamplingBody
+from .structure import structure
 
 MAX_PROMPTS = 4096
 
@@ -41,6 +42,7 @@ class TextBody(SamplingBody, kw_only=True):
             fields["logprobs"] = self.logprobs
             if self.echo:
                 fields.setdefault("prompt_logprobs", self.logprobs)
+        fields["structured_outputs"] = structure(self.response_format, self.structured_outputs)
         return SamplingParams(**fields)
 
     def prompts(self) -> list[str | list[int]]:

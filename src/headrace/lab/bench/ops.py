@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from headrace import env
 from headrace.contract.errors import ConfigError
-from headrace.kernels.cases import CASES, time_cases
+from headrace.kernels.case_reports import time_cases
+from headrace.kernels.cases import CASES
 from headrace.kernels.runtime import configure, usable_processors
 
 from .report import Report

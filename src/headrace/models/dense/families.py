@@ -43,11 +43,7 @@ def interleaved_window(reader: ConfigReader, num_layers: int) -> tuple[int, ...]
     listed = _listed(reader, num_layers, window)
     if listed is not None:
         return listed
-    key = (
-        "_sliding_window_pattern"
-        if reader.raw("sliding_window_pattern") is None
-        else "sliding_window_pattern"
-    )
+    key = "_sliding_window_pattern" if reader.raw("sliding_window_pattern") is None else "sliding_window_pattern"
     pattern = reader.integer(key, GEMMA3_PATTERN)
     return tuple(0 if (layer + 1) % pattern == 0 else window for layer in range(num_layers))
 

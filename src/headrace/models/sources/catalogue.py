@@ -85,9 +85,7 @@ def list_models() -> list[ModelListing]:
         path = entry_file(entry)
         size = path.stat().st_size if path.is_file() else 0
         known.append(
-            ModelListing(
-                entry.name, entry.about, entry.licence, entry.size_bytes, size, path if size else None
-            )
+            ModelListing(entry.name, entry.about, entry.licence, entry.size_bytes, size, path if size else None)
         )
     return known + [_pulled(marker) for marker in sorted(models_dir().glob("*/**/.complete*"))]
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.contract.errors import PullError
+
 from .files import CHUNK_BYTES, Checksum, disk_errors, publish, require_space, write_all
 from .source import Progress
 from .transport import Opened, Transport
@@ -83,9 +84,7 @@ class Downloader:
                 self._give_up_on_final(remote, error)
                 failures = failures + 1 if _size(part) - before < CHUNK_BYTES else 1
                 if failures == ATTEMPTS:
-                    raise PullError(
-                        self.source, f"{remote.url}: {_reason(error)}; pull again to resume"
-                    ) from error
+                    raise PullError(self.source, f"{remote.url}: {_reason(error)}; pull again to resume") from error
                 self.pause(0.1 * 2**failures)
             else:
                 break

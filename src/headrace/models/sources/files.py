@@ -47,9 +47,7 @@ def publish(part: Path, target: Path, checksum: Checksum | None, source: str) ->
     """
     if checksum and (found := checksum.of(part)) != checksum.hex:
         part.unlink()
-        raise PullError(
-            source, f"{target.name}: wrong {checksum.kind}: {found}, expected {checksum.hex}; removed"
-        )
+        raise PullError(source, f"{target.name}: wrong {checksum.kind}: {found}, expected {checksum.hex}; removed")
     _sync(part)
     os.replace(part, target)
     _sync(target.parent)

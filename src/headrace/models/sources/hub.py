@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from headrace import env
 from headrace.contract.errors import PullError
+
 from .catalogue import models_dir
 from .download import Downloader, Meter, Remote
 from .files import Checksum, publish_text, safe_name

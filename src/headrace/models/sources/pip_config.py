@@ -17,6 +17,7 @@ from pathlib import Path
 
 from headrace import env
 from headrace.contract.errors import PullError
+
 from .transport import Transport
 
 DEFAULT_INDEX = "https://pypi.org/simple"
@@ -87,9 +88,7 @@ def _read(file: Path) -> dict[str, dict[str, str]]:
     except (configparser.Error, UnicodeDecodeError) as error:
         raise PullError(str(file), f"pip's configuration cannot be read: {error}") from error
     return {
-        section: {
-            name.lower().replace("_", "-").removeprefix("--"): value for name, value in parser.items(section)
-        }
+        section: {name.lower().replace("_", "-").removeprefix("--"): value for name, value in parser.items(section)}
         for section in parser.sections()
     }
 

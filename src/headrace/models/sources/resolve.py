@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from headrace import env
 from headrace.contract.errors import PullError
+
 from .catalogue import ENTRIES, Entry, entry_file, models_dir
 from .files import locked, publish_text
 from .hub import cached_hub_model, parse_hub_spec, pull_hub_model

@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
 from headrace.contract.errors import PullError
+
 from .download import PASSING, NetworkErrors
 from .files import Checksum
 from .pip_config import PipConfig

@@ -52,9 +52,7 @@ class Transport:
         if urlsplit(url).scheme == "file":
             return _open_file(url, offset)
         address, headers = self._with_credentials(url)
-        request = Request(
-            address, headers={"User-Agent": AGENT, "Accept": accept, "Accept-Encoding": "identity"}
-        )
+        request = Request(address, headers={"User-Agent": AGENT, "Accept": accept, "Accept-Encoding": "identity"})
         if offset:
             request.add_header("Range", f"bytes={offset}-")
         for name, value in headers.items():

@@ -149,9 +149,7 @@ def _stored_vocab(source: str, header: GGUFHeader) -> int:
     return info.shape[0]
 
 
-def _rope_scaling(
-    source: str, prefix: str, own: dict[str, Any], factors: list[float] | None
-) -> dict[str, Any] | None:
+def _rope_scaling(source: str, prefix: str, own: dict[str, Any], factors: list[float] | None) -> dict[str, Any] | None:
     kind = own.get("rope.scaling.type", "none")
     if factors is not None:
         # Not a config.json term elsewhere: the file stores the result of a scaling rule, not the rule.
@@ -159,9 +157,7 @@ def _rope_scaling(
     if kind == "none":
         return None
     if kind != "linear" or "rope.scaling.factor" not in own:
-        raise ModelError(
-            f"{source}: {prefix}rope.scaling.type", f"{kind!r} is not supported; known: none, linear"
-        )
+        raise ModelError(f"{source}: {prefix}rope.scaling.type", f"{kind!r} is not supported; known: none, linear")
     return {"rope_type": "linear", "factor": own["rope.scaling.factor"]}
 
 

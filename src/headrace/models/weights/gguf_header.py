@@ -156,9 +156,7 @@ class _Cursor:
 
     def scalar_type(self, kind: int) -> np.dtype[Any]:
         if kind not in SCALARS:
-            raise ModelError(
-                f"{self.file}: {self.key}", f"value type {kind} is unknown, or an array in an array"
-            )
+            raise ModelError(f"{self.file}: {self.key}", f"value type {kind} is unknown, or an array in an array")
         return np.dtype(SCALARS[kind])
 
 

@@ -41,7 +41,8 @@ class ExpertPlacement:
     def rank_loads(self, loads: Floats) -> Floats:
         """(history, ranks): what each rank would have computed under these loads (history, experts)."""
         per_slot = (loads / self.num_replicas)[:, self.physical_to_logical]
-        return per_slot.reshape(len(loads), self.num_ranks, self.slots_per_rank).sum(axis=2)
+        per_rank: Floats = per_slot.reshape(len(loads), self.num_ranks, self.slots_per_rank).sum(axis=2)
+        return per_rank
 
 
 def from_physical(physical_to_logical: Ints, num_experts: int, num_ranks: int) -> ExpertPlacement:
@@ -103,7 +104,9 @@ def _copies(replicas: Ints) -> Ints:
     return np.concatenate([experts, np.repeat(experts, replicas - 1)])
 
 
-def place(loads: NDArray[np.generic], num_slots: int, num_ranks: int, *, by_dot_product: bool = False) -> ExpertPlacement:
+def place(
+    loads: NDArray[np.generic], num_slots: int, num_ranks: int, *, by_dot_product: bool = False
+) -> ExpertPlacement:
     """Copies by their total load descending, each to the rank with room where it costs least; ties to the lower rank.
 
     The cost of a rank is the summed maximum over ranks once the copy is there, or, ``by_dot_product``, the product of

@@ -42,6 +42,12 @@ def _greatest_without(rank_loads: Floats, rank: int) -> Floats:
     return np.maximum(out, 0.0)
 
 
+def _cost(slots: Ints, loads: Floats, num_ranks: int) -> float:
+    """The summed maximum of a placement that is only tried, without its maps."""
+    per_slot = (loads / np.bincount(slots, minlength=loads.shape[1]))[:, slots]
+    return float(per_slot.reshape(len(loads), num_ranks, -1).sum(axis=2).max(axis=1).sum())
+
+
 def _best_replacement(placement: ExpertPlacement, loads: Floats, hot: int) -> tuple[float, Ints] | None:
     """The slot of a spare copy that would serve best as a further copy of the ``hot`` expert."""
     best: tuple[float, Ints] | None = None
@@ -51,7 +57,7 @@ def _best_replacement(placement: ExpertPlacement, loads: Floats, hot: int) -> tu
             continue
         replaced = experts.copy()
         replaced[slot] = hot
-        cost = summed_maximum(from_physical(replaced, len(placement.num_replicas), placement.num_ranks), loads)
+        cost = _cost(replaced, loads, placement.num_ranks)
         if best is None or cost < best[0]:
             best = (cost, replaced)
     return best

@@ -1,0 +1,54 @@
+"""``response_format`` and ``structured_outputs`` as bodies spell them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import STRUCTURES, StructuredOutputs
+
+
+def structure(response_format: dict[str, Any] | None, extension: dict[str, Any] | None) -> StructuredOutputs | None:
+    """What the output must look like; None: anything. Raises InvalidRequest naming the field."""
+    formatted = None if response_format is None else from_format(response_format, "response_format")
+    if extension is None:
+        return formatted
+    if formatted is not None:
+        raise InvalidRequest("structured_outputs", "cannot go together with response_format")
+    return _from_extension(extension)
+
+
+def from_format(value: dict[str, Any], field: str) -> StructuredOutputs | None:
+    """OpenAI's ``{"type": ...}``. The schema sits in ``json_schema``, or beside the type (Responses)."""
+    kind = value.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return StructuredOutputs(json_object=True, field=field)
+    if kind != "json_schema":
+        raise InvalidRequest(f"{field}.type", f"must be text, json_object or json_schema, got {kind!r}")
+    inner = value.get("json_schema", value)
+    schema = inner.get("schema") if isinstance(inner, dict) else None
+    if not isinstance(schema, dict | bool):
+        where = f"{field}.json_schema.schema" if "json_schema" in value else f"{field}.schema"
+        raise InvalidRequest(where, "must be a JSON schema")
+    return StructuredOutputs(json=schema, field=field)
+
+
+def _from_extension(value: dict[str, Any]) -> StructuredOutputs:
+    unknown = sorted(set(value) - set(STRUCTURES))
+    if unknown:
+        raise InvalidRequest(f"structured_outputs.{unknown[0]}", f"unknown; choose one of {', '.join(STRUCTURES)}")
+    kinds: dict[str, Any] = {
+        "json": (str, dict, bool),
+        "json_object": bool,
+        "regex": str,
+        "choice": list,
+        "grammar": str,
+    }
+    for name, given in value.items():
+        if given is not None and not isinstance(given, kinds[name]):
+            raise InvalidRequest(f"structured_outputs.{name}", f"has the wrong type {type(given).__name__}")
+    if not all(isinstance(text, str) for text in value.get("choice") or ()):
+        raise InvalidRequest("structured_outputs.choice", "must hold texts")
+    return StructuredOutputs(**value)

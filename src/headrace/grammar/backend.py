@@ -1,0 +1,123 @@
+"""The one file that knows xgrammar: vocabulary in, compiled grammars and matchers out. Loaded on first use only.
+
+Importing xgrammar imports transformers, which takes seconds; whoever calls this does so on a builder thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import StructuredOutputs
+
+from .mask import WordArray
+
+MAX_BLANKS = 20  # white space in a row inside JSON; a model that loves line feeds must not print them for ever
+CONTROL = frozenset(range(0x20)) - {ord("\n")}
+ORIGIN = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Bytes of each id (empty: never part of a text, such as control tokens) and the ids that end an answer."""
+
+    tokens: Sequence[bytes]
+    eos_ids: tuple[int, ...]
+
+
+class Backend:
+    """A compiler for one vocabulary. ``cache_bytes`` 0 keeps nothing. Safe to share between threads."""
+
+    def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
+        if find_spec("xgrammar") is None:
+            raise InvalidRequest("structured_outputs", "needs the grammar extra: pip install 'headrace[grammar]'")
+        import xgrammar
+
+        self._xgrammar = xgrammar
+        self._vocabulary = vocabulary
+        self._cache = {"cache_enabled": cache_bytes > 0, "cache_limit_bytes": cache_bytes or -1}
+        self._any_text = self._compiler(vocabulary.tokens)
+        self._json_text = self._compiler([_json_token(token) for token in vocabulary.tokens])
+
+    def _compiler(self, tokens: Sequence[bytes]) -> Any:
+        info = self._xgrammar.TokenizerInfo(
+            list(tokens),
+            self._xgrammar.VocabType.RAW,
+            vocab_size=len(tokens),
+            stop_token_ids=list(self._vocabulary.eos_ids),
+        )
+        return self._xgrammar.GrammarCompiler(info, max_threads=1, **self._cache)
+
+    def compile(self, wanted: StructuredOutputs) -> Any:
+        """A compiled grammar. Raises InvalidRequest naming the field when it is none."""
+        try:
+            return self._compile(wanted)
+        except (RuntimeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(wanted.field, ORIGIN.sub("", str(error).strip()) or "cannot be compiled") from error
+
+    def _compile(self, wanted: StructuredOutputs) -> Any:
+        compiler = self._any_text
+        if wanted.regex is not None:
+            return compiler.compile_regex(wanted.regex)
+        if wanted.grammar is not None:
+            return compiler.compile_grammar(wanted.grammar)
+        if wanted.choice is not None:
+            return compiler.compile_grammar("root ::= " + " | ".join(map(_quoted, wanted.choice)))
+        schema = '{"type": "object"}' if wanted.json is None else _schema_text(wanted.json)
+        return self._json_text.compile_json_schema(
+            schema, any_whitespace=True, max_whitespace_cnt=MAX_BLANKS, strict_mode=wanted.json is not None
+        )
+
+    def matcher(self, compiled: Any) -> Matcher:
+        return Matcher(self._xgrammar.GrammarMatcher(compiled))
+
+
+class Matcher:
+    """Where one sequence stands in its grammar."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def accept(self, token: int) -> bool:
+        """Takes a token; False, and unmoved, when the grammar does not allow it."""
+        return bool(self._inner.accept_token(token))
+
+    def rollback(self, count: int) -> None:
+        """Takes back the last ``count`` tokens."""
+        self._inner.rollback(count)
+
+    @property
+    def ended(self) -> bool:
+        """An end token was accepted: nothing can follow."""
+        return bool(self._inner.is_terminated())
+
+    def fill(self, words: WordArray) -> None:
+        """Sets the bits of the ids that may come next."""
+        self._inner.fill_next_token_bitmask(words[None])
+
+
+def _json_token(token: bytes) -> bytes:
+    """Nothing for a token with a raw control character. JSON forbids them inside strings, but the compiler lets them
+    into strings of bounded length; outside strings a line feed and blanks are all the white space one needs."""
+    return token if CONTROL.isdisjoint(token) else b""
+
+
+def _quoted(text: str) -> str:
+    """A string literal of the grammar notation."""
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return '"' + "".join(escapes.get(char, char) for char in text) + '"'
+
+
+def _schema_text(schema: Any) -> str:
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    json.loads(text, parse_constant=_no_constant)  # raises ValueError, in words better than the compiler's
+    return text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")

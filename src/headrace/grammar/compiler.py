@@ -1,0 +1,93 @@
+"""GrammarPool: compiles constraints on builder threads, so that no step waits for one.
+
+A compilation that takes too long fails for whoever waits; its thread cannot be stopped and comes back when it is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Protocol
+
+from headrace.contract.request import StructuredOutputs
+
+from .backend import Backend, Matcher, Vocabulary
+
+
+class GrammarBackend(Protocol):
+    """What the pool needs of a backend; tests bring their own."""
+
+    def compile(self, wanted: StructuredOutputs) -> Any: ...
+    def matcher(self, compiled: Any) -> Matcher: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A compiled constraint; ``matcher`` starts a sequence at its beginning."""
+
+    backend: GrammarBackend
+    compiled: Any
+
+    def matcher(self) -> Matcher:
+        return self.backend.matcher(self.compiled)
+
+
+class GrammarPool:
+    """Thread-safe. The vocabulary is asked for, and the backend loaded, when the first constraint comes."""
+
+    def __init__(
+        self,
+        vocabulary: Callable[[], Vocabulary],
+        *,
+        threads: int = 4,
+        timeout_s: float = 20.0,
+        cache_bytes: int = 10 << 30,
+        open_backend: Callable[[Vocabulary, int], GrammarBackend] = Backend,
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._vocabulary = vocabulary
+        self._cache_bytes = cache_bytes
+        self._open_backend = open_backend
+        self._backend: GrammarBackend | None = None
+        self._lock = Lock()
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="headrace-grammar")
+
+    def request(self, wanted: StructuredOutputs) -> Compilation:
+        """Starts compiling; returns at once."""
+        compilation = Compilation(self.timeout_s)
+        compilation.future = self._threads.submit(self._compile, wanted, compilation)
+        return compilation
+
+    def _compile(self, wanted: StructuredOutputs, compilation: Compilation) -> Grammar:
+        backend = self._loaded()
+        compilation.started_s = time.monotonic()
+        return Grammar(backend, backend.compile(wanted))
+
+    def _loaded(self) -> GrammarBackend:
+        with self._lock:
+            if self._backend is None:
+                self._backend = self._open_backend(self._vocabulary(), self._cache_bytes)
+            return self._backend
+
+    def close(self) -> None:
+        """Waits for nobody."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Compilation:
+    """One constraint on its way. The clock runs from its first second on a builder thread, loading left out."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.future: Future[Grammar]
+        self.started_s: float | None = None
+        self._asked_s = time.monotonic()
+        self._timeout_s = timeout_s
+
+    @property
+    def late(self) -> bool:
+        """Took too long, in a queue whose threads are all stuck or on a thread."""
+        since = self._asked_s + 60.0 if self.started_s is None else self.started_s
+        return time.monotonic() > since + self._timeout_s

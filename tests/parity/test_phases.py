@@ -1,0 +1,96 @@
+"""Prompts and decoding planned apart do not change one bit of the results; a fork goes on like its own request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import make_engine, request, run
+from test_parity import bits, prompts, requests, singles
+
+from headrace.contract.plan import Role, SequenceStart, StepKind
+from headrace.contract.request import SamplingParams
+from headrace.engine.phase_voted import PhaseVoted
+from headrace.models.context import Model
+
+
+def normal_engine(model: Model, intervals: dict[str, int] | None = None, **limits: Any) -> Any:
+    engine = make_engine(model, role=int(Role.NORMAL), **limits)
+    engine._cadence = PhaseVoted(**(intervals or {}))
+    return engine
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "overlap"])
+def test_normal_engine(model: Model, overlap: bool) -> None:
+    """Chunked prompts, a few decode steps between prompt steps, and a pool that makes some give way."""
+    expected, groups, preempted = singles(model), len(model.kv_layout.groups), 0
+    for intervals, limits in (
+        ({"all_interval": 3, "any_interval": 5}, {"token_budget": 16}),
+        ({}, {"num_blocks": 20 * groups, "token_budget": 9, "max_seqs": 3}),
+        ({"all_interval": 1}, {"num_blocks": 14 * groups, "full_sequence_must_fit": False, "max_model_len": 50}),
+    ):
+        engine = normal_engine(model, intervals, overlap=overlap, **limits)
+        assert bits(run(engine, requests())) == expected
+        preempted += engine.core.num_preemptions
+        engine.close()
+    assert preempted > 0
+
+
+class Steps:
+    """A NORMAL scheduler and a real worker, step by step."""
+
+    def __init__(self, model: Model) -> None:
+        self.engine = normal_engine(model, overlap=False)
+        self.core = self.engine.core
+        self.tokens: dict[int, list[int]] = {}
+
+    def step(self, kind: StepKind) -> Any:
+        plan = self.core.plan(int(kind))
+        starts = [
+            SequenceStart(int(plan.seq_ids[s]), 1, SamplingParams(temperature=0.0), ()) for s in plan.fresh_slices
+        ]
+        handle = self.engine.worker.launch_forward(plan, starts)
+        self.engine.worker.launch_sample(handle)
+        result = self.engine.worker.collect(handle, 60.0)
+        self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
+        for i, seq_id in enumerate(plan.seq_ids.tolist()):
+            self.tokens.setdefault(seq_id, []).extend(result.tokens[result.offsets[i] : result.offsets[i + 1]].tolist())
+        return plan
+
+
+@pytest.mark.parametrize("length", [4, 6, 8, 11])
+def test_a_fork_goes_on_like_a_request_of_its_own(model: Model, length: int) -> None:
+    prompt = prompts(1, seed=length, low=length, high=length + 1)[0]
+    others = [7, 13]
+    expected = []
+    for token in others:
+        engine = make_engine(model, overlap=False)
+        expected += [run(engine, [request([*prompt, token], max_tokens=6)])[0].token_ids]
+        engine.close()
+
+    steps = Steps(model)
+    steps.core.add(0, np.array(prompt, np.int32), max_tokens=20)
+    steps.step(StepKind.PREFILL)
+    for seq_id, token in enumerate(others, start=1):
+        steps.core.fork(0, seq_id, np.array(prompt, np.int32), [token])
+    plan = steps.step(StepKind.DECODE)
+    groups = len(model.kv_layout.groups)
+    assert len(plan.clone_blocks) == (0 if length % 4 == 0 else 2 * 2 * groups)
+    for _ in range(5):
+        steps.step(StepKind.DECODE)
+    assert [tuple(steps.tokens[seq_id]) for seq_id in (1, 2)] == expected
+    steps.engine.close()
+
+
+def test_a_companion_step_runs_on_a_real_worker(tiny: Callable[[str], Model]) -> None:
+    engine = normal_engine(tiny("llama"), overlap=False)
+    plan = engine.core.plan(int(StepKind.PREFILL), companion=True)
+    handle = engine.worker.launch_forward(plan, [])
+    engine.worker.launch_sample(handle)
+    result = engine.worker.collect(handle, 60.0)
+    assert (result.step, len(result.tokens), result.offsets.tolist()) == (plan.step, 0, [0])
+    engine.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
+    assert engine.core.num_steps_in_flight == 0
+    engine.close()

@@ -1,0 +1,152 @@
+"""Matchers that follow a sequence forwards and backwards; pools that compile. Over a backend of our own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import SamplingParams, StructuredOutputs
+from headrace.grammar.backend import Vocabulary
+from headrace.grammar.compiler import Grammar, GrammarPool
+from headrace.grammar.mask import allowed, empty_words
+from headrace.grammar.matching import GrammarError, SequenceMatch
+
+
+class Rising:
+    """A grammar of ids that rise: each may be followed by larger ones only."""
+
+    def __init__(self) -> None:
+        self.stack = [-1]
+        self.ended = False
+
+    def accept(self, token: int) -> bool:
+        if token <= self.stack[-1]:
+            return False
+        self.stack.append(token)
+        return True
+
+    def rollback(self, count: int) -> None:
+        assert 0 < count < len(self.stack)
+        del self.stack[-count:]
+
+    def fill(self, words: np.ndarray) -> None:
+        for token in range(self.stack[-1] + 1, len(words) * 32):
+            words[token // 32] |= np.int32(np.uint32(1 << (token % 32)).view(np.int32))
+
+
+class RisingBackend:
+    def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
+        self.opened = (vocabulary, cache_bytes)
+
+    def compile(self, wanted: StructuredOutputs) -> Any:
+        if wanted.regex == "slow":
+            time.sleep(0.2)
+        if wanted.regex == "bad":
+            raise InvalidRequest(wanted.field, "is bad")
+        return wanted
+
+    def matcher(self, compiled: Any) -> Any:  # noqa: ARG002  # the backend's shape
+        return Rising()
+
+
+def match() -> SequenceMatch:
+    return SequenceMatch(Grammar(RisingBackend(Vocabulary([], ()), 0), None))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 63), unique=True, max_size=8).map(sorted), max_size=12))
+def test_wherever_a_sequence_jumps_its_matcher_is_where_a_fresh_one_would_be(histories: list[list[int]]) -> None:
+    followed = match()
+    for outputs in histories:
+        followed.follow(np.array(outputs, dtype=np.int32))
+        fresh = match()
+        fresh.follow(outputs)
+        mine, theirs = empty_words(64), empty_words(64)
+        assert followed.fill(mine) == fresh.fill(theirs)
+        assert (mine == theirs).all()
+
+
+def test_a_token_that_does_not_fit_is_named() -> None:
+    followed = match()
+    followed.follow([3, 5])
+    with pytest.raises(GrammarError, match=r"token 4 \(output 2\)"):
+        followed.follow([3, 5, 4])
+    followed.follow([3, 5, 9])  # and nothing was taken of it
+
+
+@pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 100])
+def test_masks_have_one_bit_per_id(vocab_size: int) -> None:
+    words = empty_words(vocab_size)
+    for token in (0, vocab_size - 1, vocab_size // 2):
+        words[token // 32] |= np.array(1 << (token % 32), dtype=np.uint32).view(np.int32)
+    assert np.flatnonzero(allowed(words, vocab_size)).tolist() == sorted({0, vocab_size - 1, vocab_size // 2})
+
+
+def pool(**settings: Any) -> GrammarPool:
+    return GrammarPool(lambda: Vocabulary([b"a"], (0,)), open_backend=RisingBackend, **settings)
+
+
+def test_a_pool_compiles_in_the_background_and_says_what_was_wrong() -> None:
+    made = pool(threads=2, cache_bytes=77)
+    good, bad = (made.request(StructuredOutputs(regex=text)) for text in ("good", "bad"))
+    grammar = good.future.result(20)
+    assert grammar.backend.opened == (Vocabulary([b"a"], (0,)), 77)  # type: ignore[attr-defined]
+    with pytest.raises(InvalidRequest, match="structured_outputs: is bad"):
+        bad.future.result(20)
+    made.close()
+
+
+def test_a_compilation_that_takes_too_long_is_late_and_then_only() -> None:
+    made = pool(timeout_s=0.05)
+    slow = made.request(StructuredOutputs(regex="slow"))
+    assert not slow.late
+    deadline = time.monotonic() + 20
+    while not slow.late:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    patient = pool(timeout_s=1000.0).request(StructuredOutputs(regex="slow"))
+    patient.future.result(20)
+    assert not patient.late
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        (StructuredOutputs(), "exactly one"),
+        (StructuredOutputs(regex="a", choice=["b"]), "exactly one"),
+        (StructuredOutputs(json=False), "accepts nothing"),
+        (StructuredOutputs(choice=[]), "at least one"),
+        (StructuredOutputs(choice=["a", ""]), "no empty one"),
+        (StructuredOutputs(grammar=" \n"), "empty"),
+        (StructuredOutputs(json=""), "empty"),
+        (StructuredOutputs(regex=""), "empty"),
+    ],
+)
+def test_what_no_compiler_need_be_asked_about(wanted: StructuredOutputs, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        SamplingParams(structured_outputs=wanted).check(10)
+
+
+@pytest.mark.parametrize("contradiction", [{"ignore_eos": True}, {"min_tokens": 1}])
+def test_an_output_that_ends_by_itself_cannot_be_told_not_to(contradiction: dict[str, Any]) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputs(json={}), **contradiction)
+    with pytest.raises(InvalidRequest, match=next(iter(contradiction))):
+        params.check(10)
+
+
+def test_outputs_are_read_as_any_sequence() -> None:
+    plain: Sequence[int] = [1, 2]
+    followed = match()
+    followed.follow(plain)
+    followed.follow(np.array([1, 2, 3], dtype=np.int32))
+    words = empty_words(32)
+    assert followed.fill(words)
+    assert np.flatnonzero(allowed(words, 32)).tolist() == list(range(4, 32))
