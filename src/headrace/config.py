@@ -14,6 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from .contract.errors import ConfigError
+from .contract.files import read_small
+
+MAX_TOML_BYTES = 1 << 20
+INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+BYTE_COUNTS = ("kv_memory", "grammar_cache")
+MAX_THREADS = 1024  # what the kernels' pool takes
+MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,15 @@ def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
+def _read_toml(toml: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_small(toml, MAX_TOML_BYTES).decode())
+    except OSError as error:
+        raise ConfigError("config", f"{toml}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, or brackets without end
+        raise ConfigError("config", f"{toml}: {error}") from error
+
+
 def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConfig:
     """Defaults, then the TOML file, then ``settings`` (flags or keyword arguments; None means not given).
 
@@ -145,10 +161,7 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
     """
     flat: dict[str, Any] = {}
     if toml is not None:
-        try:
-            flat.update(flatten(tomllib.loads(toml.read_text())))
-        except (OSError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError("config", f"{toml}: {error}") from error
+        flat.update(flatten(_read_toml(toml)))
     flat.update({k: v for k, v in flatten(settings).items() if v is not None})
     sections: dict[str, dict[str, Any]] = {f.name: {} for f in dataclasses.fields(EngineConfig)}
     for name, value in flat.items():
@@ -177,6 +190,10 @@ def _check_types(section: Any) -> None:
         wanted = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind.split(" ")[0]]
         exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)  # type: ignore[arg-type]
         _require(exact, f.name, f"must be {kind.split(' ')[0]}, got {value!r}")
+        if wanted is int:  # the core counts in 32 bits, memory in 64
+            most = INT64_MAX if f.name in BYTE_COUNTS else INT32_MAX
+            _require(-most <= value <= most, f.name, f"must not exceed {most}")
+        _require(wanted is not str or "\0" not in value, f.name, "must not hold a zero byte")
 
 
 def check(config: EngineConfig) -> None:
@@ -186,17 +203,20 @@ def check(config: EngineConfig) -> None:
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
     _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
     _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
-    _require((config.model.max_model_len or 2) >= 2, "max_model_len", "must be at least 2")
+    longest = config.model.max_model_len
+    _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")
     _require(1 <= config.cache.block_size <= 1024, "block_size", "must lie between 1 and 1024")
     _require(0 < config.cache.kv_memory_fraction < 1, "kv_memory_fraction", "must lie between 0 and 1")
-    _require((config.cache.kv_memory or 1) > 0, "kv_memory", "must be positive")
+    kv_memory = config.cache.kv_memory
+    _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
     _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
     _require(1 <= config.scheduler.token_budget <= 1 << 20, "token_budget", "must lie between 1 and 1048576")
     _require(1 <= config.scheduler.max_seqs <= 1 << 16, "max_seqs", "must lie between 1 and 65536")
     _require(config.scheduler.long_prefill_threshold >= 0, "long_prefill_threshold", "must not be negative")
     _require(config.scheduler.max_waiting >= 1, "max_waiting", "must be at least 1")
-    _require((config.runtime.num_threads or 1) >= 1, "num_threads", "must be at least 1")
-    _require(config.runtime.step_timeout_s > 0, "step_timeout_s", "must be positive")
+    threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
+    _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
+    _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
-    _require(config.grammar.grammar_timeout_s > 0, "grammar_timeout_s", "must be positive")
+    _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)
     _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")

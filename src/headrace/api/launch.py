@@ -17,7 +17,7 @@ from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import configure, usable_processors
 from headrace.models.context import Model
-from headrace.models.registry import load_model
+from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.recorder import Recorder
@@ -56,6 +56,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
+    require_memory(checkpoint, free_memory_bytes(), exact=exact)
     model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)

@@ -9,18 +9,23 @@ import torch
 
 from headrace.contract.errors import ConfigError
 
+MAX_THREADS = 1024  # what the kernels' pool takes
+
 
 def usable_processors() -> int:
-    """Processors this process may run on (its affinity mask)."""
-    return len(os.sched_getaffinity(0))
+    """Processors this process may run on (its affinity mask), at most what the kernels' pool takes."""
+    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
 
 
 def configure(backend: str, num_threads: int, isa: str | None = None) -> None:
     """Gives the threads to whoever computes; ``isa`` None keeps the best there is.
 
     With the ``cpu`` backend torch gets one thread: its own pool spins after work and would take the processors from
-    the kernels'. Raises ConfigError for an instruction set this machine or build lacks.
+    the kernels'. Raises ConfigError for an instruction set this machine or build lacks, and for a number of threads
+    outside 1 to 1024.
     """
+    if not 1 <= num_threads <= MAX_THREADS:
+        raise ConfigError("num_threads", f"must lie between 1 and {MAX_THREADS}, got {num_threads}")
     torch.set_num_threads(1 if backend == "cpu" else num_threads)
     if backend != "cpu":
         return

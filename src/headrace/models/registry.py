@@ -9,7 +9,7 @@ from headrace.contract.errors import ModelError
 from headrace.kernels.ops import Ops
 
 from .context import Model
-from .dense.assembly import Progress, load_dense
+from .dense.assembly import Progress, dense_bytes, load_dense
 from .dense.families import FAMILIES as DENSE
 from .weights.checkpoint import Checkpoint
 
@@ -17,6 +17,9 @@ from .weights.checkpoint import Checkpoint
 Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool], Model]
 
 LOADERS: dict[str, Loader] = dict.fromkeys(DENSE, load_dense)
+# (architecture, checkpoint, exact) -> bytes
+SIZERS: dict[str, Callable[[str, Checkpoint, bool], int]] = dict.fromkeys(DENSE, dense_bytes)
+GIB = 1 << 30
 
 
 def architectures() -> tuple[str, ...]:
@@ -35,6 +38,20 @@ def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = 
     """
     architecture = _architecture(checkpoint)
     return LOADERS[architecture](architecture, checkpoint, ops, progress, exact)
+
+
+def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False) -> None:
+    """Before anything is read: ModelError when the model cannot fit in ``free_bytes``. Other errors: as ``load_model``.
+
+    A machine that runs out of memory gives no error; it stalls, and then kills some process.
+    """
+    architecture = _architecture(checkpoint)
+    needed = SIZERS[architecture](architecture, checkpoint, exact)
+    if needed > free_bytes:
+        raise ModelError(
+            checkpoint.source,
+            f"its weights and position tables need {needed / GIB:.2f} GiB of memory, {free_bytes / GIB:.2f} GiB are free",
+        )
 
 
 def _architecture(checkpoint: Checkpoint) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 
 from headrace import __version__
 from headrace.contract.errors import ConfigError
+from headrace.contract.files import require_regular
 from headrace.contract.plan import Note, StepPlan
 
 from . import events
@@ -195,8 +196,11 @@ def _close_quietly(file: BinaryIO) -> None:
 
 
 def _make_way(path: Path) -> None:
-    """Keeps an older recording; refuses to write over anything else."""
-    if not path.is_file() or path.stat().st_size == 0:
+    """Keeps an older recording; refuses to write over anything else, or into a pipe, which would block."""
+    if not path.exists() or path.is_char_device():  # the null device takes what it is given and keeps nothing
+        return
+    require_regular(path)
+    if path.stat().st_size == 0:
         return
     with path.open("rb") as file:
         head = file.read(256)

@@ -22,16 +22,26 @@ class PoolSize:
 
 
 def free_memory_bytes(proc: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that can be taken without swapping: the kernel's estimate, or the control group's limit if less."""
+    """Memory that can be taken without swapping: the kernel's estimate, or what the control group leaves if less.
+
+    Pages of files count as used in a group, but the kernel drops them when memory is asked for.
+    """
     fields = dict(line.split(":", 1) for line in proc.read_text().splitlines())
     available = int(fields["MemAvailable"].split()[0]) * 1024
     try:
         limit = (cgroup / "memory.max").read_text().strip()
         if limit != "max":
-            available = min(available, int(limit) - int((cgroup / "memory.current").read_text()))
+            used = int((cgroup / "memory.current").read_text()) - _file_pages(cgroup / "memory.stat")
+            available = min(available, int(limit) - used)
     except (OSError, ValueError):
         pass
     return max(0, available)
+
+
+def _file_pages(memory_stat: Path) -> int:
+    """Bytes of file pages in a control group that nothing keeps from being dropped."""
+    fields = dict(line.split(" ", 1) for line in memory_stat.read_text().splitlines())
+    return sum(int(fields.get(name, 0)) for name in ("inactive_file", "active_file"))
 
 
 def size_pool(layout: KVLayout, config: EngineConfig, max_model_len: int, free_bytes: int) -> PoolSize:
@@ -45,11 +55,12 @@ def size_pool(layout: KVLayout, config: EngineConfig, max_model_len: int, free_b
     per_sequence = len(layout.groups) * -(-max_model_len // cache.block_size)
     useful = per_sequence * config.scheduler.max_seqs + 1
     num_blocks = min(budget // block_bytes, useful)
-    if num_blocks < 2 * len(layout.groups) + 1:
+    least = min(2 * len(layout.groups), per_sequence) + 1  # two blocks a group, or one that holds any sequence whole
+    if num_blocks < least:
         raise ConfigError(
             "kv_memory",
             f"{budget / MIB:.1f} MiB hold {budget // block_bytes} blocks of {block_bytes / MIB:.2f} MiB; "
-            f"at least {2 * len(layout.groups) + 1} are needed. Give more memory or a smaller block_size",
+            f"at least {least} are needed. Give more memory or a smaller block_size",
         )
     source = "as configured" if cache.kv_memory is not None else f"{cache.kv_memory_fraction:.0%} of free memory"
     limit = " (all that max_seqs sequences can use)" if num_blocks == useful else ""

@@ -6,6 +6,7 @@ been collected, because penalties and end rules look at its tokens. All failures
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class Worker:
     def collect(self, handle: StepHandle, timeout_s: float) -> StepResult:
         assert handle.sample is not None, "collect before launch_sample"
         try:
-            tokens, logprobs = handle.sample.result(timeout_s)
+            tokens, logprobs = handle.sample.result(min(timeout_s, threading.TIMEOUT_MAX))  # more overflows
         except TimeoutError as error:
             raise WorkerError(f"step {handle.plan.step} did not finish within {timeout_s:g} s") from error
         return self._result(handle, tokens, logprobs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from headrace.kernels.ops import Ops, Weight
 from headrace.kernels.quant import QuantRows
 from headrace.models.weights.checkpoint import Checkpoint
 
-from .config import DenseConfig, derive
+from .config import DenseConfig, RopeConfig, derive
 from .forward import DenseModel
 from .params import DenseParams, LayerParams
 from .tensor_ops import rope_table
@@ -37,6 +38,21 @@ def load_dense(
     checkpoint.expect(shapes)
     params = _Reading(config, checkpoint, ops, progress, exact, len(shapes)).model()
     return DenseModel(config, params, kv_layout(config), ops)
+
+
+def dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool) -> int:
+    """Least memory that ``load_dense`` takes: all weights, and the rope tables while they are made. Reads no weight.
+
+    Errors: as ``load_dense``.
+    """
+    config = derive(architecture, checkpoint.config)
+    shapes = parameter_shapes(config)
+    checkpoint.expect(shapes)
+    if exact:
+        weights = sum(prod(shape) for shape in shapes.values()) * torch.float32.itemsize
+    else:
+        weights = sum(map(checkpoint.stored_bytes, shapes))
+    return weights + _rope_bytes(config)
 
 
 def kv_layout(config: DenseConfig) -> KVLayout:
@@ -147,7 +163,17 @@ class _Reading:
             self.progress(self.done, self.total)
 
 
+def _rope_bytes(config: DenseConfig) -> int:
+    """The tables, and beside the last one its angles, cosines and sines: half a table each."""
+    table = config.max_positions * config.head_dim * torch.float32.itemsize
+    return len(set(_ropes(config))) * table + 3 * table // 2
+
+
+def _ropes(config: DenseConfig) -> list[RopeConfig]:
+    return [config.sliding_rope if window else config.rope for window in config.windows]
+
+
 def _rope_tables(config: DenseConfig) -> tuple[Tensor, ...]:
-    ropes = [config.sliding_rope if window else config.rope for window in config.windows]
+    ropes = _ropes(config)
     tables = {rope: rope_table(rope, config.head_dim, config.max_positions) for rope in set(ropes)}
     return tuple(tables[rope] for rope in ropes)

@@ -54,6 +54,10 @@ class Checkpoint(Protocol):
         """
         ...
 
+    def stored_bytes(self, name: str) -> int:
+        """Size of what ``stored`` gives, known without reading it. ``name`` is one that ``expect`` has accepted."""
+        ...
+
 
 def check_shapes(source: str, stored: Shapes, needed: Shapes) -> None:
     """Raise ModelError unless ``stored`` holds exactly the ``needed`` tensors.

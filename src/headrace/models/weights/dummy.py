@@ -7,6 +7,7 @@ variance 1/fan_in and norm weights lie near one, so that activations neither van
 from __future__ import annotations
 
 from hashlib import blake2b
+from math import prod
 from typing import Any
 
 import torch
@@ -42,6 +43,9 @@ class DummyCheckpoint:
 
     def stored(self, name: str) -> Tensor:
         return self.tensor(name)
+
+    def stored_bytes(self, name: str) -> int:
+        return prod(self._shapes[name]) * torch.float32.itemsize
 
 
 def dummy_tensor(seed: int, name: str, shape: tuple[int, ...]) -> Tensor:

@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType as Kind
 from torch import Tensor
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import require_regular
 from headrace.kernels.quant import KINDS, QuantRows
 
 from .checkpoint import Shapes, check_shapes
@@ -63,6 +64,9 @@ class GGUFCheckpoint:
             return stored.to(torch.float32) - self._family.norm_offset
         return stored
 
+    def stored_bytes(self, name: str) -> int:
+        return self._infos[name].num_bytes
+
     def _rope_factors(self, header: GGUFHeader) -> list[float] | None:
         info = header.tensors.get(ROPE_FACTORS)
         if info is None:
@@ -104,6 +108,7 @@ def deinterleaved_rows(num_rows: int, num_heads: int) -> np.ndarray:
 
 def _map(path: Path) -> mmap.mmap:
     try:
+        require_regular(path)
         with path.open("rb") as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped

@@ -18,6 +18,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import require_regular
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -69,6 +70,7 @@ def read_header(file: str, data: mmap | bytes) -> GGUFHeader:
 def read_metadata(path: Path) -> dict[str, Any]:
     """The key-value pairs of a file, tensors unread and unchecked; arrays become lists. Errors: ModelError."""
     try:
+        require_regular(path)
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             cursor = _Cursor(str(path), data)
             _, num_keys = _read_counts(cursor)

@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace.contract.errors import ModelError
-
-# A configuration is a few kilobytes; anything far above is some other file.
-MAX_JSON_BYTES = 64 << 20
+from headrace.contract.files import read_small
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``. Errors: ModelError when it is absent, too large or not a JSON object."""
+    """The JSON object in ``path``. Errors: ModelError when it is no file of sane size or not a JSON object."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ModelError(str(path), f"is larger than {MAX_JSON_BYTES} bytes")
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_small(path))
     except OSError as error:
         raise ModelError(str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

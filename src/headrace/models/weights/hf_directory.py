@@ -6,6 +6,7 @@ Pickled weights (``.bin``) are never read: unpickling runs code.
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import require_regular
 
 from .checkpoint import Shapes, check_shapes
 from .hf_config import read_config, read_json_object
 
 INDEX = "model.safetensors.index.json"
-FLOATS = {"F32", "F16", "BF16"}
+FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of one value
 
 
 class HFDirectory:
@@ -52,6 +54,10 @@ class HFDirectory:
         self._check_float(name)
         stored: Tensor = self._shards[self._home[name]].get_tensor(name)
         return stored
+
+    def stored_bytes(self, name: str) -> int:
+        stored = self._slice(name)
+        return prod(stored.get_shape()) * FLOATS[stored.get_dtype()]
 
     def _slice(self, name: str) -> Any:
         return self._shards[self._home[name]].get_slice(name)
@@ -91,6 +97,7 @@ def _open_shard(file: Path) -> Any:
     if not file.exists():
         raise ModelError(str(file), "is named by the index but does not exist")
     try:
+        require_regular(file)
         return safe_open(str(file), framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelError(str(file), f"is not a whole safetensors file: {error}") from error

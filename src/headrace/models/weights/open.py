@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import require_regular
 
 from .checkpoint import Checkpoint
 from .dummy import DummyCheckpoint
@@ -34,6 +35,7 @@ def open_checkpoint(path: Path, *, dummy_seed: int | None = None) -> Checkpoint:
 
 def _starts_with_magic(path: Path) -> bool:
     try:
+        require_regular(path)
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
     except OSError as error:

@@ -1,0 +1,30 @@
+"""Reading a file that a user or a stranger named: a regular file of sane size, or an error before any byte is read.
+
+A pipe would block for ever, and a device may have no end. Both raise OSError, like everything else that can be wrong
+with a file, so whoever reads says in one place which setting or model is at fault.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from pathlib import Path
+
+# Texts that people write by hand are kilobytes, an index of tensors is megabytes; beyond is some other file.
+MAX_TEXT_BYTES = 64 << 20
+
+
+def require_regular(path: Path) -> None:
+    """Raises OSError unless ``path``, links followed, is a regular file. Never opens it."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+
+
+def read_small(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """All bytes of a regular file. Raises OSError when it is no such file or is larger than ``max_bytes``."""
+    require_regular(path)
+    with path.open("rb") as file:
+        data = file.read(max_bytes + 1)  # not the size it claims: that may change, and is 0 for a file of the kernel
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"is larger than {max_bytes} bytes", str(path))
+    return data
