@@ -7,6 +7,12 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
+#ifdef HEADRACE_SHORT_TILES
+inline constexpr int kTileHeight = 2;  // sanitised code of tall tiles takes minutes and gigabytes to compile
+#else
+inline constexpr int kTileHeight = kQuantisedTileRows;
+#endif
+
 // Below this a group counts as zero: 127 / its largest magnitude would come near the end of the range.
 inline constexpr float kNextToNothing = 0x1p-100f;
 
@@ -35,7 +41,7 @@ inline void quantise_row(const float* x, std::int64_t k, ActivationBlock* out, s
 
 // Rows of x (T, K) to `out`, tile by tile, in the order that quantised_product reads (see ops.h).
 inline void quantise(const float* x, std::int64_t k, Stretch rows, ActivationBlock* out) {
-  for_row_tiles<kQuantisedTileRows>(rows.count, [&](std::int64_t at, auto count) {
+  for_row_tiles<kTileHeight>(rows.count, [&](std::int64_t at, auto count) {
     constexpr int M = decltype(count)::value;
     const std::int64_t row = rows.first + at;
     ActivationBlock* const tile = out + row * (k / kGroupValues);

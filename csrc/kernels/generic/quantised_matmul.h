@@ -140,9 +140,9 @@ template <typename F>
 inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t panel, const std::uint8_t* end) {
   const std::int64_t groups = args.panels.k / kGroupValues;
   const std::uint8_t* const data = args.panels.data + panel * args.panels.panel_bytes;
-  for_row_tiles<kQuantisedTileRows>(rows.count, [&](std::int64_t at, auto count) {
+  for_row_tiles<kTileHeight>(rows.count, [&](std::int64_t at, auto count) {
     constexpr int M = decltype(count)::value;
-    static_assert(kRowBlock % kQuantisedTileRows == 0);
+    static_assert(kRowBlock % kTileHeight == 0);
     const std::int64_t row = rows.first + at;
     QuantisedTile<F, M> tile;
     tile.clear();

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.engine.engine import Engine
 
 from .assembly import Assembly
+from .interrupts import uninterrupted
 from .output import RequestOutput
 from .prompts import Prepared
 from .text.tokenizer import Tokenizer
@@ -66,8 +68,12 @@ class Feed:
         return True
 
     def _turn(self) -> list[RequestOutput]:
+        if self._engine.intake.closed:
+            raise EngineDead("the engine was closed while it was generating")
         news: dict[int, RequestOutput] = {}
-        for delta in self._engine.tick():
+        with uninterrupted():
+            deltas = self._engine.tick()
+        for delta in deltas:
             output = self._take(delta)
             if output is not None:
                 news[id(output)] = output
@@ -84,7 +90,7 @@ class Feed:
         return None if was_finished else assembly.output
 
     def _abort_open(self) -> None:
-        if not self._open:
+        if not self._open or self._engine.intake.closed:
             return
         for request_id in self._open:
             self._engine.abort(request_id)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.config import EngineConfig, resolve
-from headrace.contract.errors import ConfigError, EngineDead, InvalidRequest
+from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest
 from headrace.contract.request import SamplingParams
 
 from .feed import Feed
@@ -28,14 +29,14 @@ class LLM:
         self,
         model: str | None = None,
         *,
-        dtype: str = "auto",
+        dtype: str | None = None,
         config: EngineConfig | None = None,
         progress: Progress | None = None,
         **settings: Any,
     ) -> None:
         if config is None:
             config = resolve({"model": model, "dtype": dtype, **settings})
-        elif model is not None or settings:
+        elif model is not None or dtype is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
         launched = launch(config, progress=progress)
         self.engine = launched.engine
@@ -46,6 +47,7 @@ class LLM:
         self.model_name = launched.model_name
         self._preparer = Preparer(launched.tokenizer, launched.vocab_size, launched.max_model_len)
         self._closed = False
+        self._busy = threading.Lock()
 
     def generate(
         self,
@@ -104,7 +106,15 @@ class LLM:
         """
         if self._closed:
             raise EngineDead("this LLM was closed")
-        return Feed(self.engine, self.tokenizer, iter(prepared), window).turns()
+        return self._one_at_a_time(Feed(self.engine, self.tokenizer, iter(prepared), window))
+
+    def _one_at_a_time(self, feed: Feed) -> Iterator[list[RequestOutput]]:
+        if not self._busy.acquire(blocking=False):
+            raise EngineBusy("this LLM is generating already: let that end first, or use AsyncLLM for many at once")
+        try:
+            yield from feed.turns()
+        finally:
+            self._busy.release()
 
     def _run(self, prepared: list[Prepared], on_output: Callable[[RequestOutput], None] | None) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
@@ -142,6 +152,8 @@ def _per_prompt(
 ) -> Sequence[SamplingParams | None]:
     if params is None or isinstance(params, SamplingParams):
         return [params] * count
+    if isinstance(params, str | bytes | Mapping) or not isinstance(params, Sequence):
+        raise InvalidRequest("sampling_params", f"must be SamplingParams or a list, got {type(params).__name__}")
     if len(params) != count:
         raise InvalidRequest("sampling_params", f"{len(params)} given for {count} prompts")
     return params

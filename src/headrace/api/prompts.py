@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.contract import plain
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import Request, SamplingParams, check_token_ids, choice_seed
+from headrace.contract.request import Request, SamplingParams, choice_seed
 
 from .text.tokenizer import Tokenizer
 
@@ -44,15 +45,18 @@ class Preparer:
         self, prompt: Prompt, sampling: SamplingParams | None = None, request_id: str | None = None
     ) -> Prepared:
         """Raises InvalidRequest naming the field at fault."""
-        sampling = sampling if sampling is not None else SamplingParams()
-        sampling.check(self._vocab_size)
+        if sampling is not None and not isinstance(sampling, SamplingParams):
+            raise InvalidRequest("sampling_params", f"must be SamplingParams, got {type(sampling).__name__}")
+        sampling = (sampling or SamplingParams()).settled(self._vocab_size)
         fields = prompt if isinstance(prompt, Mapping) else {}
         text, ids = self._tokens(prompt)
         self._check_length(ids)
         self._check_stops(sampling)
-        name = request_id or f"request-{next(self._numbers)}"
+        number = next(self._numbers)
+        name = plain.text("request_id", f"request-{number}" if request_id is None else request_id, may_be_empty=False)
         sampling = self._completed(sampling, len(ids))
-        requests = [self._request(name, k, ids, sampling, fields) for k in range(sampling.n)]
+        # The engine's names are made unique here: callers may reuse theirs at once, or call one like a choice.
+        requests = [self._request(f"{name}\x1f{number}\x1f{k}", k, ids, sampling, fields) for k in range(sampling.n)]
         return Prepared(name, text, ids, sampling, requests)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
@@ -61,15 +65,12 @@ class Preparer:
         if isinstance(prompt, Mapping):
             unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority"}
             if unknown:
-                raise InvalidRequest(sorted(unknown)[0], "unknown field of a prompt")
+                raise InvalidRequest(min(map(str, unknown)), "unknown field of a prompt")
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
         elif isinstance(prompt, str):
             text, ids = prompt, None
         if ids is not None:
-            if isinstance(ids, str | bytes) or not isinstance(ids, Sequence):
-                raise InvalidRequest("prompt_token_ids", f"must be a list of token ids, got {type(ids).__name__}")
-            check_token_ids("prompt_token_ids", ids, self._vocab_size)
-            return text, [int(i) for i in ids]
+            return text, plain.token_ids("prompt_token_ids", ids, self._vocab_size)
         if not isinstance(text, str):
             raise InvalidRequest("prompt", f"must be text or token ids, got {type(text).__name__}")
         if self._tokenizer is None:
@@ -107,18 +108,11 @@ class Preparer:
     ) -> Request:
         assert sampling.seed is not None
         return Request(
-            request_id=name if sampling.n == 1 else f"{name}#{choice}",
+            request_id=name,
             prompt_token_ids=ids,
             sampling=msgspec.structs.replace(sampling, n=1, seed=choice_seed(sampling.seed, choice)),
             eos_ids=self._tokenizer.eos_ids if self._tokenizer is not None else (),
-            priority=_typed(fields, "priority", int, 0),
-            cache_salt=_typed(fields, "cache_salt", str, ""),
+            priority=plain.whole("priority", fields.get("priority", 0), -plain.INT32_MAX),
+            cache_salt=plain.text("cache_salt", fields.get("cache_salt", "")),
             arrival=time.monotonic(),
         )
-
-
-def _typed(fields: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    value = fields.get(name, default)
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise InvalidRequest(name, f"must be {kind.__name__}, got {value!r}")
-    return value

@@ -56,5 +56,9 @@ class GroupBroken(HeadraceError):
     """A rank of a group is gone, silent or out of step. The group cannot go on; its engines end their requests."""
 
 
+class EngineBusy(HeadraceError):
+    """A synchronous front is asked for a second thing while it does the first."""
+
+
 class EngineDead(HeadraceError):
     """The engine is gone (closed, crashed or not answering) and takes no more requests."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from . import plain
 from .errors import InvalidRequest
 
 MAX_TOP_LOGPROBS = 1024
-_INT32_MAX = 2**31 - 1
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,10 +78,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self, vocab_size: int) -> None:
         """Refuses values that cannot be served, before any work."""
-        _check_counts(self)
-        _check_reals(self)
-        _check_ids(self, vocab_size)
+        self.settled(vocab_size)
+
+    def settled(self, vocab_size: int) -> SamplingParams:
+        """The same wishes in plain types, checked. Raises InvalidRequest naming the field."""
+        values: dict[str, Any] = {**_counts(self), **_reals(self), **_ids(self, vocab_size)}
+        for field in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
+            values[field] = plain.flag(field, getattr(self, field))
+        if self.stop is not None:
+            values["stop"] = plain.stops("stop", self.stop)
         _check_structure(self)
+        return msgspec.structs.replace(self, **values)
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -91,70 +97,42 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
-def _whole(params: SamplingParams, field: str, low: int, high: int = _INT32_MAX) -> None:
-    value = getattr(params, field)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(field, f"must be a whole number, got {value!r}")
-    if not low <= value <= high:
-        raise InvalidRequest(field, f"must lie between {low} and {high}, got {value}")
+def _counts(params: SamplingParams) -> dict[str, Any]:
+    bounds = {"n": (1, 1024), "max_tokens": (1, plain.INT32_MAX), "min_tokens": (0, plain.INT32_MAX)}
+    bounds |= {"top_k": (-1, plain.INT32_MAX), "seed": (-(2**63), 2**63 - 1)}
+    bounds |= {"logprobs": (0, MAX_TOP_LOGPROBS), "prompt_logprobs": (0, MAX_TOP_LOGPROBS)}
+    values: dict[str, Any] = {}
+    for field, (low, high) in bounds.items():
+        value = getattr(params, field)
+        if value is not None or field in ("n", "min_tokens", "top_k"):
+            values[field] = plain.whole(field, value, low, high)
+    most = values.get("max_tokens")
+    if most is not None and values["min_tokens"] > most:
+        raise InvalidRequest("min_tokens", f"{params.min_tokens} exceeds max_tokens {most}")
+    return values
 
 
-def _check_counts(params: SamplingParams) -> None:
-    _whole(params, "n", 1, 1024)
-    if params.max_tokens is not None:
-        _whole(params, "max_tokens", 1)
-    _whole(params, "min_tokens", 0)
-    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
-        raise InvalidRequest("min_tokens", f"{params.min_tokens} exceeds max_tokens {params.max_tokens}")
-    _whole(params, "top_k", -1)
-    if params.seed is not None:
-        _whole(params, "seed", -(2**63), 2**63 - 1)
-    for field in ("logprobs", "prompt_logprobs"):
-        if getattr(params, field) is not None:
-            _whole(params, field, 0, MAX_TOP_LOGPROBS)
+def _reals(params: SamplingParams) -> dict[str, float]:
+    # A repetition penalty near zero overflows float32 when it multiplies a logit.
+    bounds = {"temperature": (0.0, 100.0), "min_p": (0.0, 1.0), "repetition_penalty": (0.01, 100.0)}
+    bounds |= {"presence_penalty": (-100.0, 100.0), "frequency_penalty": (-100.0, 100.0)}
+    values = {f: plain.real(f, getattr(params, f), low, high) for f, (low, high) in bounds.items()}
+    return values | {"top_p": plain.real("top_p", params.top_p, 0.0, 1.0, open_low=True)}
 
 
-def _real(params: SamplingParams, field: str, low: float, high: float, open_low: bool = False) -> None:
-    value = getattr(params, field)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidRequest(field, f"must be a finite number, got {value!r}")
-    if value < low or value > high or (open_low and value == low):
-        raise InvalidRequest(field, f"must lie {'above' if open_low else 'from'} {low} up to {high}, got {value}")
-
-
-def _check_reals(params: SamplingParams) -> None:
-    _real(params, "temperature", 0.0, 100.0)
-    _real(params, "top_p", 0.0, 1.0, open_low=True)
-    _real(params, "min_p", 0.0, 1.0)
-    _real(params, "repetition_penalty", 0.0, 100.0, open_low=True)
-    _real(params, "presence_penalty", -100.0, 100.0)
-    _real(params, "frequency_penalty", -100.0, 100.0)
-
-
-def check_token_ids(field: str, ids: Sequence[int], vocab_size: int) -> None:
-    """Refuses anything but whole numbers in [0, vocab_size)."""
-    for token in ids:
-        if isinstance(token, bool) or not hasattr(token, "__index__"):
-            raise InvalidRequest(field, f"token ids are whole numbers, got {token!r}")
-        if not 0 <= token < vocab_size:
-            raise InvalidRequest(field, f"token id {token} is outside the vocabulary of {vocab_size}")
-
-
-def _check_ids(params: SamplingParams, vocab_size: int) -> None:
+def _ids(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for field in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-        check_token_ids(field, getattr(params, field) or (), vocab_size)
-    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        if getattr(params, field) is not None:
+            values[field] = plain.token_ids(field, getattr(params, field), vocab_size)
+    allowed, banned = values.get("allowed_token_ids"), values.get("banned_token_ids") or ()
+    if allowed is not None and not allowed:
         raise InvalidRequest("allowed_token_ids", "an empty list allows nothing; leave it out instead")
-    if params.allowed_token_ids and set(params.allowed_token_ids) <= set(params.banned_token_ids or ()):
+    if allowed and set(allowed) <= set(banned):
         raise InvalidRequest("banned_token_ids", "bans every id that allowed_token_ids allows")
-    bias = params.logit_bias or {}
-    check_token_ids("logit_bias", tuple(bias), vocab_size)
-    for token, value in bias.items():
-        if not isinstance(value, int | float) or not -100.0 <= value <= 100.0:
-            raise InvalidRequest("logit_bias", f"the bias of id {token} must lie in [-100, 100], got {value!r}")
-    for text in params.stop_strings:
-        if not isinstance(text, str) or not text:
-            raise InvalidRequest("stop", "stop strings must be non-empty text")
+    if params.logit_bias is not None:
+        values["logit_bias"] = plain.biases("logit_bias", params.logit_bias, vocab_size)
+    return values
 
 
 def _check_structure(params: SamplingParams) -> None:

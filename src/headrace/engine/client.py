@@ -5,6 +5,7 @@ Deltas of a request arrive at its sink, in order, from a thread of the client's;
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol
@@ -16,6 +17,8 @@ from headrace.contract.stats import EngineStats
 
 from .engine import Engine
 from .lifecycle import EngineLoop
+
+log = logging.getLogger(__name__)
 
 DeltaSink = Callable[[TokenDelta], None]
 
@@ -63,8 +66,13 @@ class Sinks:
                 sink = self._sinks.get(delta.request_id)
                 if delta.finish_reason is not None:
                     self._sinks.pop(delta.request_id, None)
-            if sink is not None:
+            if sink is None:
+                continue
+            try:
                 sink(delta)
+            except Exception:  # its owner is gone (a closed event loop, say): nobody else may suffer
+                self.drop(delta.request_id)
+                log.warning("nobody takes the news of request %r any more", delta.request_id)
 
     def fail_all(self, message: str) -> None:
         """Every request still open ends with an error: nobody is left waiting."""

@@ -158,7 +158,11 @@ class Engine:
         }
         try:
             add_sequence(self.core, entry.seq_id, fields)
-        except ValueError as error:
+        except (
+            ValueError,
+            TypeError,
+            OverflowError,
+        ) as error:  # the binding's verdict on this request
             self._refuse(entry, str(error))
             return
         if self._observer:

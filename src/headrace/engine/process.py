@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from headrace.contract.errors import EngineDead, HeadraceError
+from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -32,6 +32,8 @@ from .lifecycle import EngineLoop
 POLL_MS = 200
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
+HEARTBEAT_S = 1.0  # the child reports at least this often, busy or not
+SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
 MAX_BACKLOG = 100_000  # messages a side may be behind before it counts as stuck
 
@@ -154,10 +156,15 @@ def _serve(
             socket.send(encode(Deltas(news)))
         if socket not in ready:
             continue
-        message = decoder.decode(socket.recv())
-        if isinstance(message, Close):
-            return
-        answer = _obey(engine, message)
+        data = socket.recv()
+        try:
+            message = decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            answer = _refused(data, error)
+        else:
+            if isinstance(message, Close):
+                return
+            answer = _obey(engine, message)
         if answer is not None:
             socket.send(encode(Deltas([answer])))
 
@@ -172,10 +179,20 @@ class _Reporter:
 
     def due(self) -> EngineStats | None:
         now, stats = time.monotonic(), self._engine.stats
-        if now < self._next_s or stats == self._told:
+        due = now >= self._next_s and (stats != self._told or now >= self._next_s + HEARTBEAT_S)
+        if not due:
             return None
         self._told, self._next_s = stats, now + STATS_PERIOD_S
         return stats
+
+
+def _refused(data: bytes, error: Exception) -> TokenDelta | None:
+    """A message that is none of ours costs its own request, not the engine."""
+    try:
+        name = msgspec.msgpack.decode(data)["request"]["request_id"]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return None
+    return TokenDelta(request_id=name, finish_reason="error", error=str(error)) if isinstance(name, str) else None
 
 
 def _obey(engine: Engine, message: Submit | End) -> TokenDelta | None:
@@ -198,7 +215,15 @@ class ProcessClient:
     One thread owns the socket; callers reach it through a queue, so any thread may submit.
     """
 
-    def __init__(self, build: Builder, argument: Any, *, start_timeout_s: float = START_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        build: Builder,
+        argument: Any,
+        *,
+        start_timeout_s: float = START_TIMEOUT_S,
+        silence_timeout_s: float = SILENCE_TIMEOUT_S,
+    ) -> None:
+        self._silence_timeout_s = silence_timeout_s
         self._folder = tempfile.TemporaryDirectory(prefix="headrace-")
         address = f"ipc://{Path(self._folder.name) / 'engine'}"
         self._socket = _socket(address, bind=True)
@@ -211,7 +236,7 @@ class ProcessClient:
         self._closing = threading.Event()
         self._dead: str | None = None
         self._stats = EngineStats()
-        self._inbox: list[ToEngine] = []
+        self._inbox: list[bytes] = []
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="headrace-engine-client", daemon=True)
         self._thread.start()
@@ -257,40 +282,54 @@ class ProcessClient:
     def submit(self, request: Request, sink: DeltaSink) -> None:
         if self._dead is not None or self._closing.is_set():
             raise EngineDead(self._dead or "the client was closed")
+        try:
+            data = msgspec.msgpack.encode(Submit(request))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidRequest("request", f"cannot be sent to the engine: {error}") from error
         self._sinks.add(request.request_id, sink)
-        self._post(Submit(request))
+        self._post(data)
         if self._dead is not None:  # it died meanwhile; its sweep may have come before our sink
             self._sinks.fail_all(self._dead)
 
     def abort(self, request_id: str) -> None:
-        self._post(End(request_id, "abort"))
+        self._post(msgspec.msgpack.encode(End(request_id, "abort")))
 
     def stop(self, request_id: str) -> None:
-        self._post(End(request_id, "stop"))
+        self._post(msgspec.msgpack.encode(End(request_id, "stop")))
 
-    def _post(self, message: ToEngine) -> None:
+    def _post(self, message: bytes) -> None:
         with self._lock:
             self._inbox.append(message)
 
     def _run(self) -> None:
-        decoder, encode = msgspec.msgpack.Decoder(ToFront), msgspec.msgpack.Encoder().encode
+        decoder = msgspec.msgpack.Decoder(ToFront)
+        heard = time.monotonic()
         while not self._closing.is_set():
             with self._lock:
                 outgoing, self._inbox = self._inbox, []
             for message in outgoing:
-                self._socket.send(encode(message))
+                self._socket.send(message)
             if self._socket.poll(1):
-                answer = decoder.decode(self._socket.recv())
-                if isinstance(answer, Deltas):
-                    self._sinks.deliver(answer.deltas)
-                elif isinstance(answer, Stats):
-                    self._stats = answer.stats
+                heard = time.monotonic()
+                self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
-                self._dead = f"the engine process died (exit code {self._process.exitcode})"
-                self._sinks.fail_all(self._dead)
-                return
+                return self._mourn(f"the engine process died (exit code {self._process.exitcode})")
+            elif time.monotonic() - heard > self._silence_timeout_s:
+                self._process.kill()
+                return self._mourn(f"the engine process gave no sign of life for {self._silence_timeout_s:g} s")
         if self._process.is_alive():
-            self._socket.send(encode(Close()))
+            self._socket.send(msgspec.msgpack.encode(Close()))
+
+    def _take(self, answer: ToFront) -> None:
+        if isinstance(answer, Deltas):
+            self._sinks.deliver(answer.deltas)
+        elif isinstance(answer, Stats):
+            self._stats = answer.stats
+
+    def _mourn(self, why: str) -> None:
+        """The child is gone: everybody who waits is told."""
+        self._dead = why
+        self._sinks.fail_all(why)
 
     def close(self) -> None:
         """Ends open requests and the child; the child is killed if it does not end by the deadline."""

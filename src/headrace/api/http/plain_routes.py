@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from headrace import __version__
-from headrace.contract.request import check_token_ids
+from headrace.contract.plain import token_ids
 from headrace.obs.export import CONTENT_TYPE, Exporter
 
 from ..protocol.sse import to_json
@@ -60,7 +60,7 @@ def _add_tokens(router: APIRouter, host: EngineHost) -> None:
         body = await read(request, DetokenizeBody, host.limits.max_body_bytes)
         host.check_model(body.model)
         tokenizer = tokenizer_of(host, "tokens")
-        check_token_ids("tokens", body.tokens, host.llm.vocab_size)
+        token_ids("tokens", body.tokens, host.llm.vocab_size)
         text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
         return json_response({"prompt": text})
 
