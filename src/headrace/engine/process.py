@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import tempfile
 import threading
@@ -35,6 +36,8 @@ CLOSE_TIMEOUT_S = 30.0
 HEARTBEAT_S = 1.0  # the child reports at least this often, busy or not
 SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
+PREFIX, SOCKET = "headrace-", "engine"  # folder and file of the local socket
+SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for that folder, where the usual place has too long a path
 MAX_BACKLOG = 100_000  # messages a side may be behind before it counts as stuck
 
 
@@ -82,7 +85,28 @@ def _socket(address: str, *, bind: bool) -> zmq.Socket[bytes]:
     return socket
 
 
+def _socket_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder that only this user can enter, with a path short enough for a socket in it.
+
+    The system cuts a socket's path at about a hundred bytes, and a user's place for temporary files may be longer.
+    """
+    for place in (tempfile.gettempdir(), *SHORT_PLACES):
+        longest = os.path.join(place, PREFIX + "x" * 8, SOCKET)  # eight: what tempfile adds
+        if len(os.fsencode(longest)) <= zmq.IPC_PATH_MAX_LEN and os.access(place, os.W_OK | os.X_OK):
+            return tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
+    raise EngineDead(f"no place for a local socket: {tempfile.gettempdir()} is too long a path; set TMPDIR to another")
+
+
 # -- child ------------------------------------------------------------------------------------------------------
+
+
+def _child_main(build: Builder, argument: Any, address: str, parent: int) -> None:
+    """``engine_main``, and after it the socket's folder goes if nobody else is left to remove it."""
+    try:
+        engine_main(build, argument, address, parent)
+    finally:
+        if os.getppid() != parent:
+            shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
 
 
 def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
@@ -224,11 +248,11 @@ class ProcessClient:
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
     ) -> None:
         self._silence_timeout_s = silence_timeout_s
-        self._folder = tempfile.TemporaryDirectory(prefix="headrace-")
-        address = f"ipc://{Path(self._folder.name) / 'engine'}"
+        self._folder = _socket_folder()
+        address = f"ipc://{Path(self._folder.name) / SOCKET}"
         self._socket = _socket(address, bind=True)
         self._process = multiprocessing.get_context("spawn").Process(
-            target=engine_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
+            target=_child_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
         )
         self._process.start()
         self.info = self._await_ready(start_timeout_s)
