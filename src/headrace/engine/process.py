@@ -9,13 +9,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,6 +26,7 @@ from headrace.contract.stats import EngineStats
 from .client import DeltaSink, Sinks
 from .engine import Engine
 from .lifecycle import EngineLoop
+from .local_socket import address_in, make_folder, open_socket, remove_if_orphaned
 
 POLL_MS = 200
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
@@ -36,9 +34,6 @@ CLOSE_TIMEOUT_S = 30.0
 HEARTBEAT_S = 1.0  # the child reports at least this often, busy or not
 SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
-PREFIX, SOCKET = "headrace-", "engine"  # folder and file of the local socket
-SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for that folder, where the usual place has too long a path
-MAX_BACKLOG = 100_000  # messages a side may be behind before it counts as stuck
 
 
 class Submit(msgspec.Struct, tag=True):
@@ -76,27 +71,6 @@ Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""
 
 
-def _socket(address: str, *, bind: bool) -> zmq.Socket[bytes]:
-    context: zmq.Context[Any] = zmq.Context.instance()
-    socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-    socket.set_hwm(MAX_BACKLOG)
-    socket.linger = 1000
-    (socket.bind if bind else socket.connect)(address)
-    return socket
-
-
-def _socket_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that only this user can enter, with a path short enough for a socket in it.
-
-    The system cuts a socket's path at about a hundred bytes, and a user's place for temporary files may be longer.
-    """
-    for place in (tempfile.gettempdir(), *SHORT_PLACES):
-        longest = os.path.join(place, PREFIX + "x" * 8, SOCKET)  # eight: what tempfile adds
-        if len(os.fsencode(longest)) <= zmq.IPC_PATH_MAX_LEN and os.access(place, os.W_OK | os.X_OK):
-            return tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
-    raise EngineDead(f"no place for a local socket: {tempfile.gettempdir()} is too long a path; set TMPDIR to another")
-
-
 # -- child ------------------------------------------------------------------------------------------------------
 
 
@@ -105,14 +79,13 @@ def _child_main(build: Builder, argument: Any, address: str, parent: int) -> Non
     try:
         engine_main(build, argument, address, parent)
     finally:
-        if os.getppid() != parent:
-            shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
+        remove_if_orphaned(address, parent)
 
 
 def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
     """Runs in the child until told to close or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
-    socket = _socket(address, bind=False)
+    socket = open_socket(address, bind=False)
     encode = msgspec.msgpack.Encoder().encode
     try:
         engine, info = build(argument)
@@ -248,9 +221,9 @@ class ProcessClient:
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
     ) -> None:
         self._silence_timeout_s = silence_timeout_s
-        self._folder = _socket_folder()
-        address = f"ipc://{Path(self._folder.name) / SOCKET}"
-        self._socket = _socket(address, bind=True)
+        self._folder = make_folder()
+        address = address_in(self._folder.name)
+        self._socket = open_socket(address, bind=True)
         self._process = multiprocessing.get_context("spawn").Process(
             target=_child_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
         )
