@@ -14,7 +14,7 @@ import pytest
 
 from headrace._core import Scheduler
 from headrace.contract.errors import EngineDead
-from headrace.engine import process
+from headrace.engine import local_socket
 from headrace.engine.engine import Engine
 from headrace.engine.process import ProcessClient
 from headrace.worker.fake import FakeWorker
@@ -56,7 +56,7 @@ def test_a_long_place_for_temporary_files(long_place: Path) -> None:
 
 
 def test_no_place_at_all(long_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SHORT_PLACES", ())
+    monkeypatch.setattr(local_socket, "SHORT_PLACES", ())
     with pytest.raises(EngineDead, match=f"{long_place} is too long"):
         ProcessClient(build, 42)
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import tempfile
+import signal
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -23,25 +23,184 @@ from headrace.contract.stats import EngineStats
 
 from .child import child_main
 from .client import DeltaSink, Sinks
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Ready, Stats, Submit, ToFront, open_socket
+from .engine import Engine
+from .lifecycle import EngineLoop
+from .local_socket import address_in, make_folder, open_socket, remove_if_orphaned
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
 SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
-PREFIX, SOCKET = "headrace-", "engine"  # folder and file of the local socket
-SHORT_PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for that folder, where the usual place has too long a path
+STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
 
 
-def _socket_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder that only this user can enter, with a path short enough for a socket in it.
+class Submit(msgspec.Struct, tag=True):
+    request: Request
 
-    The system cuts a socket's path at about a hundred bytes, and a user's place for temporary files may be longer.
-    """
-    for place in (tempfile.gettempdir(), *SHORT_PLACES):
-        longest = os.path.join(place, PREFIX + "x" * 8, SOCKET)  # eight: what tempfile adds
-        if len(os.fsencode(longest)) <= zmq.IPC_PATH_MAX_LEN and os.access(place, os.W_OK | os.X_OK):
-            return tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
-    raise EngineDead(f"no place for a local socket: {tempfile.gettempdir()} is too long a path; set TMPDIR to another")
+
+class End(msgspec.Struct, tag=True):
+    request_id: str
+    reason: str
+
+
+class Close(msgspec.Struct, tag=True):
+    pass
+
+
+class Ready(msgspec.Struct, tag=True):
+    info: dict[str, Any]
+
+
+class Failed(msgspec.Struct, tag=True):
+    message: str
+
+
+class Deltas(msgspec.Struct, tag=True):
+    deltas: list[TokenDelta]
+
+
+class Stats(msgspec.Struct, tag=True):
+    stats: EngineStats
+
+
+ToEngine = Submit | End | Close
+ToFront = Ready | Failed | Deltas | Stats
+Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
+"""Child side: from a picklable argument to an engine and facts for the front."""
+
+
+# -- child ------------------------------------------------------------------------------------------------------
+
+
+def _child_main(build: Builder, argument: Any, address: str, parent: int) -> None:
+    """``engine_main``, and after it the socket's folder goes if nobody else is left to remove it."""
+    try:
+        engine_main(build, argument, address, parent)
+    finally:
+        remove_if_orphaned(address, parent)
+
+
+def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
+    """Runs in the child until told to close or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
+    socket = open_socket(address, bind=False)
+    encode = msgspec.msgpack.Encoder().encode
+    try:
+        engine, info = build(argument)
+    except Exception as error:
+        socket.send(encode(Failed(str(error) if isinstance(error, HeadraceError) else repr(error))))
+        return
+    outbox: list[TokenDelta] = []
+    lock = threading.Lock()
+    wake, woken = _wake_pair()
+
+    def sink(deltas: list[TokenDelta]) -> None:  # engine thread; the socket belongs to the main thread
+        with lock:
+            outbox.extend(deltas)
+        with contextlib.suppress(zmq.Again):
+            wake.send(b"", zmq.NOBLOCK)
+
+    loop = EngineLoop(engine, sink)
+    socket.send(encode(Ready(info)))
+    _serve(engine, loop, socket, woken, parent, lambda: _take(outbox, lock))
+    loop.close()
+    if rest := _take(outbox, lock):
+        socket.send(encode(Deltas(rest)))
+
+
+def _wake_pair() -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    context: zmq.Context[Any] = zmq.Context.instance()
+    address = "inproc://deltas"
+    woken = context.socket(zmq.PULL)
+    woken.set_hwm(8)  # one pending wake-up is as good as many
+    woken.bind(address)
+    wake = context.socket(zmq.PUSH)
+    wake.set_hwm(8)
+    wake.connect(address)
+    return wake, woken
+
+
+def _take(outbox: list[TokenDelta], lock: threading.Lock) -> list[TokenDelta]:
+    with lock:
+        taken = list(outbox)
+        outbox.clear()
+    return taken
+
+
+def _serve(
+    engine: Engine,
+    loop: EngineLoop,
+    socket: zmq.Socket[bytes],
+    woken: zmq.Socket[bytes],
+    parent: int,
+    take: Callable[[], list[TokenDelta]],
+) -> None:
+    decoder = msgspec.msgpack.Decoder(ToEngine)
+    encode = msgspec.msgpack.Encoder().encode
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(woken, zmq.POLLIN)
+    reporter = _Reporter(engine)
+    while loop.alive and os.getppid() == parent:
+        ready = dict(poller.poll(POLL_MS))
+        if (stats := reporter.due()) is not None:
+            socket.send(encode(Stats(stats)))
+        if woken in ready:
+            woken.recv()
+        if news := take():
+            socket.send(encode(Deltas(news)))
+        if socket not in ready:
+            continue
+        data = socket.recv()
+        try:
+            message = decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            answer = _refused(data, error)
+        else:
+            if isinstance(message, Close):
+                return
+            answer = _obey(engine, message)
+        if answer is not None:
+            socket.send(encode(Deltas([answer])))
+
+
+class _Reporter:
+    """Says when the front should hear of the engine's state: when it changed, not too often."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._told: EngineStats | None = None
+        self._next_s = 0.0
+
+    def due(self) -> EngineStats | None:
+        now, stats = time.monotonic(), self._engine.stats
+        due = now >= self._next_s and (stats != self._told or now >= self._next_s + HEARTBEAT_S)
+        if not due:
+            return None
+        self._told, self._next_s = stats, now + STATS_PERIOD_S
+        return stats
+
+
+def _refused(data: bytes, error: Exception) -> TokenDelta | None:
+    """A message that is none of ours costs its own request, not the engine."""
+    try:
+        name = msgspec.msgpack.decode(data)["request"]["request_id"]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return None
+    return TokenDelta(request_id=name, finish_reason="error", error=str(error)) if isinstance(name, str) else None
+
+
+def _obey(engine: Engine, message: Submit | End) -> TokenDelta | None:
+    if isinstance(message, End):
+        (engine.abort if message.reason == "abort" else engine.stop)(message.request_id)
+        return None
+    try:
+        engine.submit(message.request)
+    except HeadraceError as error:
+        return TokenDelta(request_id=message.request.request_id, finish_reason="error", error=str(error))
+    return None
+
+
+# -- front ------------------------------------------------------------------------------------------------------
 
 
 class ProcessClient:
@@ -59,8 +218,8 @@ class ProcessClient:
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
     ) -> None:
         self._silence_timeout_s = silence_timeout_s
-        self._folder = _socket_folder()
-        address = f"ipc://{Path(self._folder.name) / SOCKET}"
+        self._folder = make_folder()
+        address = address_in(self._folder.name)
         self._socket = open_socket(address, bind=True)
         self._process = multiprocessing.get_context("spawn").Process(
             target=child_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
