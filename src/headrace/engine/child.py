@@ -1,15 +1,13 @@
-"""The engine's own process: builds an engine, obeys the front, reports; ends when told to, or when the front is gone."""
+"""The engine's own process: builds an engine, obeys the front, reports; ends when told, or when the front is gone."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +19,8 @@ from headrace.contract.stats import EngineStats
 
 from .engine import Engine
 from .lifecycle import EngineLoop
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Ready, Stats, Submit, ToEngine, open_socket
+from .local_socket import open_socket, remove_if_orphaned
+from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Ready, Stats, Submit, ToEngine
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
@@ -32,8 +31,7 @@ def child_main(build: Builder, argument: Any, address: str, parent: int) -> None
     try:
         engine_main(build, argument, address, parent)
     finally:
-        if os.getppid() != parent:
-            shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
+        remove_if_orphaned(address, parent)
 
 
 def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import zmq
 
 from headrace.contract.errors import EngineDead, InvalidRequest
 from headrace.contract.request import Request
@@ -23,184 +20,12 @@ from headrace.contract.stats import EngineStats
 
 from .child import child_main
 from .client import DeltaSink, Sinks
-from .engine import Engine
-from .lifecycle import EngineLoop
-from .local_socket import address_in, make_folder, open_socket, remove_if_orphaned
+from .local_socket import address_in, make_folder, open_socket
+from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Ready, Stats, Submit, ToFront
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
 SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
-STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
-
-
-class Submit(msgspec.Struct, tag=True):
-    request: Request
-
-
-class End(msgspec.Struct, tag=True):
-    request_id: str
-    reason: str
-
-
-class Close(msgspec.Struct, tag=True):
-    pass
-
-
-class Ready(msgspec.Struct, tag=True):
-    info: dict[str, Any]
-
-
-class Failed(msgspec.Struct, tag=True):
-    message: str
-
-
-class Deltas(msgspec.Struct, tag=True):
-    deltas: list[TokenDelta]
-
-
-class Stats(msgspec.Struct, tag=True):
-    stats: EngineStats
-
-
-ToEngine = Submit | End | Close
-ToFront = Ready | Failed | Deltas | Stats
-Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
-"""Child side: from a picklable argument to an engine and facts for the front."""
-
-
-# -- child ------------------------------------------------------------------------------------------------------
-
-
-def _child_main(build: Builder, argument: Any, address: str, parent: int) -> None:
-    """``engine_main``, and after it the socket's folder goes if nobody else is left to remove it."""
-    try:
-        engine_main(build, argument, address, parent)
-    finally:
-        remove_if_orphaned(address, parent)
-
-
-def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
-    """Runs in the child until told to close or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
-    socket = open_socket(address, bind=False)
-    encode = msgspec.msgpack.Encoder().encode
-    try:
-        engine, info = build(argument)
-    except Exception as error:
-        socket.send(encode(Failed(str(error) if isinstance(error, HeadraceError) else repr(error))))
-        return
-    outbox: list[TokenDelta] = []
-    lock = threading.Lock()
-    wake, woken = _wake_pair()
-
-    def sink(deltas: list[TokenDelta]) -> None:  # engine thread; the socket belongs to the main thread
-        with lock:
-            outbox.extend(deltas)
-        with contextlib.suppress(zmq.Again):
-            wake.send(b"", zmq.NOBLOCK)
-
-    loop = EngineLoop(engine, sink)
-    socket.send(encode(Ready(info)))
-    _serve(engine, loop, socket, woken, parent, lambda: _take(outbox, lock))
-    loop.close()
-    if rest := _take(outbox, lock):
-        socket.send(encode(Deltas(rest)))
-
-
-def _wake_pair() -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    context: zmq.Context[Any] = zmq.Context.instance()
-    address = "inproc://deltas"
-    woken = context.socket(zmq.PULL)
-    woken.set_hwm(8)  # one pending wake-up is as good as many
-    woken.bind(address)
-    wake = context.socket(zmq.PUSH)
-    wake.set_hwm(8)
-    wake.connect(address)
-    return wake, woken
-
-
-def _take(outbox: list[TokenDelta], lock: threading.Lock) -> list[TokenDelta]:
-    with lock:
-        taken = list(outbox)
-        outbox.clear()
-    return taken
-
-
-def _serve(
-    engine: Engine,
-    loop: EngineLoop,
-    socket: zmq.Socket[bytes],
-    woken: zmq.Socket[bytes],
-    parent: int,
-    take: Callable[[], list[TokenDelta]],
-) -> None:
-    decoder = msgspec.msgpack.Decoder(ToEngine)
-    encode = msgspec.msgpack.Encoder().encode
-    poller = zmq.Poller()
-    poller.register(socket, zmq.POLLIN)
-    poller.register(woken, zmq.POLLIN)
-    reporter = _Reporter(engine)
-    while loop.alive and os.getppid() == parent:
-        ready = dict(poller.poll(POLL_MS))
-        if (stats := reporter.due()) is not None:
-            socket.send(encode(Stats(stats)))
-        if woken in ready:
-            woken.recv()
-        if news := take():
-            socket.send(encode(Deltas(news)))
-        if socket not in ready:
-            continue
-        data = socket.recv()
-        try:
-            message = decoder.decode(data)
-        except msgspec.MsgspecError as error:
-            answer = _refused(data, error)
-        else:
-            if isinstance(message, Close):
-                return
-            answer = _obey(engine, message)
-        if answer is not None:
-            socket.send(encode(Deltas([answer])))
-
-
-class _Reporter:
-    """Says when the front should hear of the engine's state: when it changed, not too often."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._told: EngineStats | None = None
-        self._next_s = 0.0
-
-    def due(self) -> EngineStats | None:
-        now, stats = time.monotonic(), self._engine.stats
-        due = now >= self._next_s and (stats != self._told or now >= self._next_s + HEARTBEAT_S)
-        if not due:
-            return None
-        self._told, self._next_s = stats, now + STATS_PERIOD_S
-        return stats
-
-
-def _refused(data: bytes, error: Exception) -> TokenDelta | None:
-    """A message that is none of ours costs its own request, not the engine."""
-    try:
-        name = msgspec.msgpack.decode(data)["request"]["request_id"]
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return None
-    return TokenDelta(request_id=name, finish_reason="error", error=str(error)) if isinstance(name, str) else None
-
-
-def _obey(engine: Engine, message: Submit | End) -> TokenDelta | None:
-    if isinstance(message, End):
-        (engine.abort if message.reason == "abort" else engine.stop)(message.request_id)
-        return None
-    try:
-        engine.submit(message.request)
-    except HeadraceError as error:
-        return TokenDelta(request_id=message.request.request_id, finish_reason="error", error=str(error))
-    return None
-
-
-# -- front ------------------------------------------------------------------------------------------------------
 
 
 class ProcessClient:
