@@ -26,14 +26,14 @@ def request(name: str, max_tokens: int) -> Request:
 def run_rank(rank: int, size: int, address: str, news: Any, max_tokens: int, timeout_s: float) -> None:
     """Rank 0 alone has a request. Ticks until the group is idle again, or breaks."""
     config = RoleConfig(role="normal")
-    core = Scheduler(num_blocks=2000, block_size=4, max_model_len=6000, token_budget=64, **core_settings(config))
+    core = Scheduler(num_blocks=20_000, block_size=4, max_model_len=60_000, token_budget=64, **core_settings(config))
     group = GlooGroup(rank, size, address, timeout_s)
     engine = Engine(core, FakeWorker(), cadence=make_cadence(config, group))
     if rank == 0:
         engine.submit(request("a", max_tokens))
     tokens: list[int] = []
     try:
-        for tick in range(100_000):
+        for tick in range(1_000_000):
             tokens += [token for delta in engine.tick() for token in delta.token_ids]
             if tick == 20:
                 news.put((rank, "running", tick))

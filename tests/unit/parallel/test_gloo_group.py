@@ -62,7 +62,7 @@ def test_a_group_serves_a_request_on_one_rank() -> None:
 
 def test_killing_a_rank_ends_the_group_with_a_clear_error_within_the_deadline() -> None:
     timeout_s = 60.0
-    with Processes(size=3, max_tokens=5000, timeout_s=timeout_s) as group:
+    with Processes(size=3, max_tokens=50_000, timeout_s=timeout_s) as group:
         assert {group.next()[1] for _ in range(3)} == {"running"}
         group.all[2].kill()
         killed = time.time()
