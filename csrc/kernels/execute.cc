@@ -1,34 +1,14 @@
 #include "kernels/execute.h"
 
 #include <cstring>
-#include <stdexcept>
 #include <string>
 
 #include "kernels/attention.h"
+#include "kernels/checks.h"
 #include "kernels/dispatch.h"
 
 namespace headrace::kernels {
 namespace {
-
-void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
-}
-
-// Every value in [low, high). One compare per entry.
-void require_range(const std::int32_t* values, std::int64_t count, std::int64_t low, std::int64_t high,
-                   const char* name) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (values[i] >= low && values[i] < high) continue;
-    throw std::invalid_argument(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
-                                ", outside [" + std::to_string(low) + ", " + std::to_string(high) + ")");
-  }
-}
-
-void require_offsets(const std::int32_t* at, std::int64_t rows, std::int64_t total) {
-  bool fine = at[0] == 0 && at[rows] <= total;
-  for (std::int64_t i = 0; i < rows; ++i) fine = fine && at[i] <= at[i + 1];
-  require(fine, "query_start_loc must rise from 0 to at most " + std::to_string(total));
-}
 
 // Every block id that the kernel will follow: those of the positions some row of the slice sees.
 void check_slice(const AttentionArgs& args, std::int64_t slice) {
@@ -55,7 +35,7 @@ void check(const HeadsArgs& args) {
 void check(const GatherRowsArgs& args) { require_range(args.index, args.count, 0, args.tokens, "rows"); }
 
 void check(const AttentionArgs& args) {
-  require_offsets(args.query_start, args.slices, args.tokens);
+  require_offsets(args.query_start, args.slices, args.tokens, "query_start_loc");
   for (std::int64_t s = 0; s < args.slices; ++s) check_slice(args, s);
 }
 

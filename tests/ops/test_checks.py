@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from headrace.kernels import case_inputs as inputs
+from headrace.kernels.capture import Recording
 from headrace.kernels.cpu import runtime
 from headrace.kernels.ops import LogitRules, Ops, SampleParams
 
@@ -147,3 +148,15 @@ def test_runtime_settings_are_checked() -> None:
         runtime.set_isa("sse9")
     with pytest.raises(ValueError, match="num_threads"):
         runtime.set_num_threads(0)
+
+
+def test_what_a_program_cannot_replay_is_refused_while_recording(cpu: Ops) -> None:
+    """Running at once, it would be missing from every replay."""
+    x, cache = torch.ones(2, 2, 4), torch.zeros(3, 2, 4, 4)
+    recording = Recording(2, 1, [])
+    for attempt in (
+        lambda: cpu.rope(x, x, ints(0, 1), torch.zeros(8, 2, 2), False),
+        lambda: cpu.write_kv(x, x, cache, cache, ints(0, 1)),
+    ):
+        with recording.capturing(), pytest.raises(ValueError, match="cannot be captured"):
+            attempt()

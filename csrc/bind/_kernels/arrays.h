@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "kernels/checks.h"
 #include "kernels/ops.h"
 
 namespace headrace::bind {
@@ -37,9 +38,8 @@ std::int64_t size_of(const A& array, int axis) {
   return static_cast<std::int64_t>(array.shape(static_cast<std::size_t>(axis)));
 }
 
-inline void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
-}
+using kernels::require;
+using kernels::require_range;
 
 template <typename A>
 void require_size(const A& array, int axis, std::int64_t want, const char* name) {
@@ -47,16 +47,6 @@ void require_size(const A& array, int axis, std::int64_t want, const char* name)
   if (have == want) return;
   throw std::invalid_argument(std::string(name) + ": dimension " + std::to_string(axis) + " is " +
                               std::to_string(have) + ", expected " + std::to_string(want));
-}
-
-// Every value in [low, high). One compare per entry.
-inline void require_range(const std::int32_t* values, std::int64_t count, std::int64_t low, std::int64_t high,
-                          const char* name) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (values[i] >= low && values[i] < high) continue;
-    throw std::invalid_argument(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) +
-                                ", outside [" + std::to_string(low) + ", " + std::to_string(high) + ")");
-  }
 }
 
 inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
@@ -68,10 +58,7 @@ inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
 // offsets (rows + 1): from 0, never falling, to at most `total`.
 inline void require_offsets(const Ints<1>& offsets, std::int64_t rows, std::int64_t total, const char* name) {
   require_size(offsets, 0, rows + 1, name);
-  const std::int32_t* const at = offsets.data();
-  bool fine = at[0] == 0 && at[rows] <= total;
-  for (std::int64_t i = 0; i < rows; ++i) fine = fine && at[i] <= at[i + 1];
-  require(fine, std::string(name) + " must rise from 0 to at most " + std::to_string(total));
+  kernels::require_offsets(offsets.data(), rows, total, name);
 }
 
 void bind_runtime(nb::module_& m);

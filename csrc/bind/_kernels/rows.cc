@@ -31,7 +31,13 @@ void add_rms_norm(Floats<2> x, Floats<2> residual, Floats<1> weight, float eps, 
   kernels::submit(args);
 }
 
+// For kernels that a program cannot replay: running one while recording would leave it out of every replay.
+void require_no_recording(const char* name) {
+  require(!kernels::Program::recording(), std::string(name) + " cannot be captured; use qkv_to_cache");
+}
+
 void rope(Floats<3> x, Ints<1> positions, Floats<3> table, bool interleaved, FloatsOut<3> out) {
+  require_no_recording("rope");
   const std::int64_t tokens = size_of(x, 0), rot = 2 * size_of(table, 2);
   for (int axis = 0; axis < 3; ++axis) require_size(out, axis, size_of(x, axis), "out");
   require_size(positions, 0, tokens, "positions");
@@ -53,6 +59,7 @@ void gate_mul(kernels::Gate gate, Floats<2> x, FloatsOut<2> out) {
 }
 
 void write_kv(Floats<3> k, Floats<3> v, CacheArray k_cache, CacheArray v_cache, Ints<1> slots) {
+  require_no_recording("write_kv");
   const std::int64_t tokens = size_of(slots, 0), heads = size_of(k_cache, 1), depth = size_of(k_cache, 3);
   for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
   require_size(k, 0, tokens, "k"), require_size(k, 1, heads, "k"), require_size(k, 2, depth, "k");
