@@ -193,8 +193,9 @@ def peers(
     flags: BenchFlags,
     cache: Cache = Path("build/peers"),
     only: Annotated[str | None, typer.Option(help="Only contenders with one of these texts in their name.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="Only tasks with one of these texts in their name.")] = None,
     rounds: Repeats = 3,
-    windows: Annotated[int, typer.Option(min=1, help="Windows for perplexity.")] = 16,
+    windows: Annotated[int, typer.Option(min=0, help="Windows for perplexity; 0: none.")] = 16,
     window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
     threads: Annotated[int | None, typer.Option(min=1, help="Default: every usable processor.")] = None,
     deadline: Annotated[float, typer.Option(min=1, help="Most seconds for one run of one contender.")] = 900.0,
@@ -214,7 +215,7 @@ def peers(
         raise ConfigError("plot", "the comparison is a table; it has no curve")
     for document in table or ():
         check_document(document)
-    result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, threads, deadline).plain()
+    result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, tasks, threads, deadline).plain()
     for document in table or ():
         insert(document, markdown(result))
     deliver(result, flags, lambda: print_table(*grid(result)))

@@ -22,7 +22,7 @@ from headrace.lab.bench.peer_process import PeerError, PeerProcess
 from headrace.lab.bench.scheduler import bench_scheduler
 from headrace.lab.bench.scheduler_peer import PeerScheduler
 from headrace.lab.bench.table import BEGIN, END, accurate, grid, insert, markdown, reasons, verdict
-from headrace.lab.bench.tasks import batch, decode, prefill, step
+from headrace.lab.bench.tasks import all_tasks, batch, chosen_tasks, decode, prefill, step
 from headrace.lab.bench.workload import Batch
 
 DEADLINE_S = 60.0
@@ -219,6 +219,14 @@ def test_contenders_are_chosen_by_parts_of_their_names() -> None:
     with pytest.raises(ConfigError, match="only"):
         chosen("vllm,nobody")
     assert {each.environment for each in CONTENDERS} - {None} == set(ENVIRONMENTS)
+
+
+def test_tasks_are_chosen_by_parts_of_their_names() -> None:
+    tasks = all_tasks(1.0)
+    assert [task.name for task in chosen_tasks(tasks, "512 tokens,Offline")] == [tasks[0].name, tasks[4].name]
+    assert chosen_tasks(tasks, None) is tasks
+    with pytest.raises(ConfigError, match="tasks"):
+        chosen_tasks(tasks, "knitting")
 
 
 def test_another_scheduler_takes_turns_with_ours(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,8 @@ def _settle(seat: Seat, plan: Plan, result: Comparison) -> None:
             result.put(line, name, Cell(None, seat.why_gone))
         return
     result.put(PEAK_MEMORY, name, Cell(spread([seat.process.peak_rss_bytes / (1 << 20)])))
+    if not plan.windows:
+        return
     failed: dict[str, str] = {}
     answer = _attempt(seat, lambda p: p.ask("score", plan.run_deadline_s, windows=list(plan.windows)), failed)
     if answer is None:

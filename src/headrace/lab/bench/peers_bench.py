@@ -22,7 +22,7 @@ from .contenders import CONTENDERS, Contender
 from .environments import ENVIRONMENTS, ensure
 from .peer_process import PeerError, PeerProcess
 from .perplexity import text_windows
-from .tasks import all_tasks
+from .tasks import all_tasks, chosen_tasks
 
 Tell = Callable[[str], None]
 MODEL = "smollm2-135m-instruct"
@@ -103,17 +103,24 @@ def bench_peers(
     num_windows: int = 16,
     window: int = 1024,
     small: bool = False,
+    only_tasks: str | None = None,
     threads: int | None = None,
     deadline_s: float = 900.0,
 ) -> Comparison:
-    """Raises ConfigError for a folder that cannot be used; what a single peer fails at is in the result."""
+    """``num_windows`` 0 leaves accuracy out; ``only_tasks``: texts in the names of the tasks to do.
+
+    Raises ConfigError for a folder that cannot be used; what a single peer fails at is in the result.
+    """
     if cache.exists() and not cache.is_dir():
         raise ConfigError("cache", f"{cache} is not a folder")
+    tasks = chosen_tasks(all_tasks(deadline_s, small), only_tasks)
     workshop = Workshop(cache.absolute(), model_file(MODEL), tell)
-    with LLM(MODEL, kv_memory=64 << 20, max_model_len=1024) as llm:  # for its tokenizer
-        windows = text_windows(llm, window, num_windows)
+    windows: Sequence[list[int]] = ()
+    if num_windows:
+        with LLM(MODEL, kv_memory=64 << 20, max_model_len=1024) as llm:  # for its tokenizer
+            windows = text_windows(llm, window, num_windows)
     plan = Plan(
-        tasks=all_tasks(deadline_s, small),
+        tasks=tasks,
         windows=windows,
         threads=threads or usable_processors(),
         rounds=rounds,

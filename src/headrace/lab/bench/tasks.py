@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from headrace.contract.errors import ConfigError
+
 from .peer_process import PeerProcess
 from .workload import DECODE_DEPTHS, DECODE_TOKENS, OFFLINE, PREFIX, Batch, draw_prompt, draw_prompts
 
@@ -110,3 +112,15 @@ def all_tasks(deadline_s: float, small: bool = False) -> Sequence[Task]:
         batch(shared, PREFIX, deadline_s),
         *(step(rows, deadline_s) for rows in STEP_ROWS),
     )
+
+
+def chosen_tasks(tasks: Sequence[Task], wanted: str | None) -> Sequence[Task]:
+    """Tasks with one of the comma-separated texts in a line's name; all for None. Raises ConfigError for no match."""
+    if wanted is None:
+        return tasks
+    texts = [text.strip().lower() for text in wanted.split(",")]
+    lines = {task.name: " ".join(line.name.lower() for line in task.lines) for task in tasks}
+    for text in texts:
+        if not any(text in each for each in lines.values()):
+            raise ConfigError("tasks", f"no task has {text!r} in its name: {'; '.join(lines)}")
+    return tuple(task for task in tasks if any(text in lines[task.name] for text in texts))
