@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/affinity.h"
+
 namespace headrace::kernels {
 namespace {
 
@@ -56,12 +58,20 @@ class Pool {
 
   void resize(int threads) {
     const std::lock_guard lock(submit_);
-    stopping_.store(true);
-    wake();
-    for (auto& worker : workers_) worker.join();
-    workers_.clear();
-    stopping_.store(false);
+    stop();
+    processors_.clear();
     start(threads);
+  }
+
+  bool bind(const std::vector<int>& processors) {
+    const std::lock_guard lock(submit_);
+    stop();
+    processors_ = processors;
+    refused_.store(0);
+    bound_.store(0);
+    start(size());
+    while (bound_.load() + 1 < static_cast<int>(processors_.size())) std::this_thread::yield();
+    return refused_.load() == 0;
   }
 
   void run(std::int64_t items, ItemFunction body, const void* context) {
@@ -114,7 +124,11 @@ class Pool {
     wakes_.notify_all();
   }
 
-  void work() {
+  void work(int index) {
+    if (!processors_.empty()) {
+      if (!bind_this_thread(processors_[static_cast<std::size_t>(index)])) refused_.fetch_add(1);
+      bound_.fetch_add(1);
+    }
     const auto something = [this] {
       return static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire)) != 0 || stopping_.load();
     };
@@ -127,12 +141,23 @@ class Pool {
 
   void start(int threads) {
     size_.store(threads);
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  }
+
+  void stop() {
+    stopping_.store(true);
+    wake();
+    for (auto& worker : workers_) worker.join();
+    workers_.clear();
+    stopping_.store(false);
   }
 
   std::mutex submit_;
   std::atomic<int> size_{1};
   std::vector<std::thread> workers_;
+  std::vector<int> processors_;
+  std::atomic<int> bound_{0};
+  std::atomic<int> refused_{0};
   std::atomic<std::uint64_t> ticket_{0};
   std::atomic<std::uint32_t> unfinished_{0};
   std::atomic<std::uint32_t> wakes_{0};
@@ -169,6 +194,13 @@ int num_threads() { return pool().size(); }
 void set_num_threads(int n) {
   if (n < 1 || n > 1024) throw std::invalid_argument("num_threads must be between 1 and 1024");
   if (n != num_threads()) pool().resize(n);
+}
+
+bool bind_threads(const std::vector<int>& processors) {
+  if (!processors.empty() && static_cast<int>(processors.size()) != num_threads()) {
+    throw std::invalid_argument("bind_threads needs one processor for each thread, or none");
+  }
+  return pool().bind(processors);
 }
 
 void parallel_for_items(std::int64_t items, ItemFunction run, const void* context) { pool().run(items, run, context); }

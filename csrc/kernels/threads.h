@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <vector>
 
 namespace headrace::kernels {
 
@@ -11,6 +12,11 @@ namespace headrace::kernels {
 int num_threads();
 // Throws std::invalid_argument unless 1 <= n <= 1024. Waits for running work.
 void set_num_threads(int n);
+
+// Thread i of the pool runs on processors[i] alone; the caller of a kernel is thread 0 and binds itself. Empty: no
+// thread is bound. Waits for running work. Throws std::invalid_argument unless there is one processor for each
+// thread. False when the system refused one of them.
+bool bind_threads(const std::vector<int>& processors);
 
 using ItemFunction = void (*)(const void* context, std::int64_t item);
 void parallel_for_items(std::int64_t items, ItemFunction run, const void* context);

@@ -1,12 +1,16 @@
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "kernels/affinity.h"
 #include "kernels/threads.h"
 #include "tests/check.h"
 
+using headrace::kernels::bind_threads;
 using headrace::kernels::num_threads;
 using headrace::kernels::parallel_for;
 using headrace::kernels::set_num_threads;
@@ -62,4 +66,32 @@ TEST(callers_in_several_threads_do_not_disturb_each_other) {
 TEST(bad_thread_counts_are_refused) {
   CHECK_THROWS(std::invalid_argument, set_num_threads(0));
   CHECK_THROWS(std::invalid_argument, set_num_threads(5000));
+}
+
+TEST(bound_threads_stay_on_their_processor_and_do_all_the_work) {
+  const int here = sched_getcpu();
+  set_num_threads(3);
+  CHECK(bind_threads({here, here, here}));
+  std::vector<std::atomic<int>> elsewhere(1);
+  const auto caller = std::this_thread::get_id();
+  parallel_for(300, [&](std::int64_t) {
+    if (std::this_thread::get_id() != caller && sched_getcpu() != here) elsewhere[0].fetch_add(1);
+  });
+  CHECK_EQ(elsewhere[0].load(), 0);
+  CHECK_EQ(counts(100), std::vector<int>(100, 1));
+  CHECK_THROWS(std::invalid_argument, bind_threads({here}));
+  CHECK(!bind_threads({here, here, 1 << 20}));
+  CHECK_EQ(counts(100), std::vector<int>(100, 1));
+  CHECK(bind_threads({}));
+}
+
+TEST(a_thread_is_bound_and_released) {
+  const int here = sched_getcpu();
+  std::thread([&] {
+    CHECK(headrace::kernels::bind_this_thread(here));
+    CHECK_EQ(sched_getcpu(), here);
+    CHECK(headrace::kernels::release_this_thread());
+    CHECK(!headrace::kernels::bind_this_thread(-1));
+    CHECK(!headrace::kernels::prefer_nodes({-1}));
+  }).join();
 }

@@ -25,7 +25,27 @@ def num_threads() -> int:
 
 def set_num_threads(n: int) -> None:
     """
-    Resize the thread pool, process-wide. ValueError unless 1 <= n <= 1024.
+    Resize the thread pool, process-wide; none of its threads is bound any more. ValueError unless 1 <= n <= 1024.
+    """
+
+def bind_threads(processors: Sequence[int]) -> bool:
+    """
+    Thread i runs on processors[i] alone, the caller of a kernel being thread 0; empty: no thread is bound. False when the system refused. ValueError unless there is one for each thread, or none.
+    """
+
+def bind_this_thread(processor: int) -> bool:
+    """
+    Bind the calling thread to one processor. False when the system refuses.
+    """
+
+def release_this_thread() -> bool:
+    """
+    Give the calling thread every processor the process had at its start. False when the system refuses.
+    """
+
+def prefer_nodes(nodes: Sequence[int]) -> bool:
+    """
+    New pages of the calling thread come from these memory nodes, in turns when several; empty: the default. False when the system refuses.
     """
 
 class Weight:

@@ -88,7 +88,9 @@ class RuntimeConfig:
     graphs: str = "full"
     """Step graphs: none, piecewise, full, full_decode_only, full_and_piecewise."""
     num_threads: int | None = None
-    """Kernel threads; None: the physical cores this process may use."""
+    """Kernel threads; None: one per processor this process may use, no more than its control group's quota."""
+    pinning: str = "auto"
+    """Bind kernel threads to processors: auto (on machines with several memory nodes), none, cores."""
     step_timeout_s: float = 120.0
     """Longest wait for one step before it counts as failed."""
     record: str | None = None
@@ -217,6 +219,7 @@ def check(config: EngineConfig) -> None:
     threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
     _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
     _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
+    _require(config.runtime.pinning in ("auto", "none", "cores"), "pinning", "must be auto, none or cores")
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
     _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)
     _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")

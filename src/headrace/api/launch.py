@@ -15,7 +15,7 @@ from headrace.engine.engine import Engine
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
-from headrace.kernels.runtime import configure, usable_processors
+from headrace.kernels.runtime import caller_binding, configure, usable_processors
 from headrace.models.context import Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
@@ -52,7 +52,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
-    configure(config.model.backend, num_threads, env.isa())
+    placement = configure(config.model.backend, num_threads, env.isa(), config.runtime.pinning)
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
@@ -69,7 +69,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     runner = Runner(model, ops, kv, graphs)
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size),
+        Worker(runner, config.cache.block_size, caller_binding(placement)),
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,

@@ -13,6 +13,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headrace import __version__, env
+from headrace.kernels.placement import default_threads, place
+from headrace.kernels.topology import Topology, usable
 
 from .console import bytes_text
 
@@ -38,6 +40,7 @@ def run_checks(offline: bool) -> list[Finding]:
         ("processor", check_processor),
         ("extensions", check_extensions),
         ("instruction set", check_isa),
+        ("topology", check_topology),
         ("threads", check_threads),
         ("memory", check_memory),
         ("cache", check_cache),
@@ -112,11 +115,31 @@ def check_isa() -> Finding:
     return Finding("", "note", f"{words}: slow") if chosen == "scalar" else _ok(words)
 
 
+def check_topology(topology: Topology | None = None) -> Finding:
+    """Cores, memory nodes and caches that this process may use."""
+    found = topology or usable()
+    parts = [
+        f"{len(found.processors)} processors on {found.num_cores} cores, {len(found.nodes)} memory node(s)",
+        *(
+            f"L{cache.level} {bytes_text(cache.size_bytes)}" + (f" for {cache.sharers}" if cache.sharers > 1 else "")
+            for cache in found.caches
+            if cache.kind != "instruction"
+        ),
+    ]
+    if found.quota is not None:
+        parts.append(f"a quota of {found.quota:g} processors")
+    return _ok(", ".join(parts))
+
+
 def check_threads() -> Finding:
-    usable, total = len(os.sched_getaffinity(0)), os.cpu_count()
+    """How many kernel threads run, and where they are bound, unless told otherwise."""
+    found = usable()
     asked = env.num_threads()
-    chosen = f"{asked} (HEADRACE_NUM_THREADS)" if asked else str(usable)
-    return _ok(f"{chosen}; this process may use {usable} of {total} processors")
+    count = asked or default_threads(found)
+    chosen = f"{count} (HEADRACE_NUM_THREADS)" if asked else str(count)
+    bound = place(found, count, "auto").processors
+    where = f", bound to processors {', '.join(map(str, bound))}" if bound else ", not bound"
+    return _ok(f"{chosen}{where}; this process may use {len(found.processors)} of {os.cpu_count()} processors")
 
 
 def check_memory() -> Finding:

@@ -40,7 +40,7 @@ class Backend:
 
         self._xgrammar = xgrammar
         self._vocabulary = vocabulary
-        self._cache = {"cache_enabled": cache_bytes > 0, "cache_limit_bytes": cache_bytes or -1}
+        self._cache: dict[str, Any] = {"cache_enabled": cache_bytes > 0, "cache_limit_bytes": cache_bytes or -1}
         self._any_text = self._compiler(vocabulary.tokens)
         self._json_text = self._compiler([_json_token(token) for token in vocabulary.tokens])
 

@@ -1,24 +1,30 @@
-"""Threads and instruction set of a process, set once at launch. Neither choice of threads changes a bit of a result;
-the instruction set may (scalar rounds differently)."""
+"""Threads, their places and the instruction set of a process, set once at launch. No choice of threads changes a bit of
+a result; the instruction set may (scalar rounds differently)."""
 
 from __future__ import annotations
 
-import os
+import logging
+from collections.abc import Callable
 
 import torch
 
 from headrace.contract.errors import ConfigError
 
+from .placement import Placement, default_threads, place
+from .topology import usable
+
+log = logging.getLogger(__name__)
+
 MAX_THREADS = 1024  # what the kernels' pool takes
 
 
 def usable_processors() -> int:
-    """Processors this process may run on (its affinity mask), at most what the kernels' pool takes."""
-    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    """Threads that this process's processors and control group have time for, at most what the kernels' pool takes."""
+    return min(default_threads(usable()), MAX_THREADS)
 
 
-def configure(backend: str, num_threads: int, isa: str | None = None) -> None:
-    """Gives the threads to whoever computes; ``isa`` None keeps the best there is.
+def configure(backend: str, num_threads: int, isa: str | None = None, pinning: str = "none") -> Placement:
+    """Gives the threads to whoever computes; ``isa`` None keeps the best there is. Returns where threads run.
 
     With the ``cpu`` backend torch gets one thread: its own pool spins after work and would take the processors from
     the kernels'. Raises ConfigError for an instruction set this machine or build lacks, and for a number of threads
@@ -28,13 +34,43 @@ def configure(backend: str, num_threads: int, isa: str | None = None) -> None:
         raise ConfigError("num_threads", f"must lie between 1 and {MAX_THREADS}, got {num_threads}")
     torch.set_num_threads(1 if backend == "cpu" else num_threads)
     if backend != "cpu":
-        return
+        return Placement()
     from .cpu import runtime
 
     runtime.set_num_threads(num_threads)
-    if isa is None:
-        return
-    if isa not in runtime.available_isas():
+    if isa is not None and isa not in runtime.available_isas():
         known = ", ".join(runtime.available_isas())
         raise ConfigError("HEADRACE_ISA", f"{isa!r} is not available here; choose one of {known}")
-    runtime.set_isa(isa)
+    if isa is not None:
+        runtime.set_isa(isa)
+    return _settle(place(usable(), num_threads, pinning))
+
+
+def _settle(placement: Placement) -> Placement:
+    """Binds the pool's threads and the memory they will touch; what the system refuses is left to it, and said."""
+    from .cpu import runtime
+
+    if not runtime.bind(placement.processors):
+        log.warning(
+            "the system refused to bind threads to processors %s; they run where it puts them", placement.processors
+        )
+        runtime.bind(())
+        return Placement()
+    if placement.nodes and not runtime.prefer_nodes(placement.nodes):
+        log.warning(
+            "the system refused to take memory from nodes %s; pages lie where they are touched", placement.nodes
+        )
+    return placement
+
+
+def caller_binding(placement: Placement) -> Callable[[], None]:
+    """What the thread that calls kernels does first: it is thread 0 of the pool."""
+
+    def enter() -> None:
+        if placement.processors:
+            from .cpu import runtime
+
+            runtime.bind_caller(placement.processors[0])
+            runtime.prefer_nodes(placement.nodes)
+
+    return enter

@@ -20,7 +20,9 @@ MAX_QUEUED = 64  # launches; the loop keeps at most two steps (four launches) in
 class DeviceThread:
     """A bounded queue and the thread that empties it."""
 
-    def __init__(self, name: str = "headrace-device") -> None:
+    def __init__(self, name: str = "headrace-device", enter: Callable[[], None] | None = None) -> None:
+        """``enter`` runs first on the thread: where it binds itself to a processor."""
+        self._enter = enter
         self._queue: queue.Queue[tuple[Callable[[], Any], Future[Any]] | None] = queue.Queue(MAX_QUEUED)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -37,6 +39,8 @@ class DeviceThread:
         return future
 
     def _run(self) -> None:
+        if self._enter is not None:
+            self._enter()
         while (item := self._queue.get()) is not None:
             work, future = item
             try:

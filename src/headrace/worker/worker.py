@@ -7,7 +7,7 @@ been collected, because penalties and end rules look at its tokens. All failures
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,11 +50,11 @@ class StepHandle:
 class Worker:
     """A WorkerPort over a model, its KV tensors and one device thread."""
 
-    def __init__(self, runner: Runner, block_size: int) -> None:
+    def __init__(self, runner: Runner, block_size: int, enter: Callable[[], None] | None = None) -> None:
         self._runner = runner
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
         self._grammars = Grammars(runner.model.vocab_size)
-        self._device = DeviceThread()
+        self._device = DeviceThread(enter=enter)
         self._last_sampled = torch.empty(0, dtype=torch.int32)  # device side: the previous step's token per slice
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:

@@ -6,6 +6,8 @@ every instruction set.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace import _kernels
 
 
@@ -35,3 +37,24 @@ def num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Resize the pool. ValueError unless 1 <= n <= 1024."""
     _kernels.set_num_threads(n)
+
+
+def bind(processors: Sequence[int]) -> bool:
+    """Bind thread i of the pool to ``processors[i]``; the thread that calls kernels is number 0 and binds itself.
+
+    False when the system refuses. ValueError unless there is one for each thread, or none (nothing is bound).
+    """
+    done: bool = _kernels.bind_threads(list(processors))
+    return done
+
+
+def bind_caller(processor: int) -> bool:
+    """Bind the calling thread. False when the system refuses."""
+    done: bool = _kernels.bind_this_thread(processor)
+    return done
+
+
+def prefer_nodes(nodes: Sequence[int]) -> bool:
+    """New pages of the calling thread come from these memory nodes. False when the system refuses."""
+    done: bool = _kernels.prefer_nodes(list(nodes))
+    return done
