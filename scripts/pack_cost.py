@@ -1,6 +1,6 @@
 """What repacking a model's weights takes of a load: the figures behind docs/adr/0007.
 
-    python scripts/pack_cost.py [MODEL]
+python scripts/pack_cost.py [MODEL]
 """
 
 from __future__ import annotations

@@ -156,6 +156,9 @@ def test_a_step_is_bound_by_memory_until_its_rows_outweigh_it() -> None:
     assert cost.step_seconds(peaks, rows=40, context=0) == pytest.approx(2 * 40 * 500 / 2000)
     assert cost.prefill_rate(peaks, in_floats=False) == pytest.approx(2.0)
     assert cost.prefill_rate(peaks, in_floats=True) == pytest.approx(0.5)
+    batch = Batch(count=2, length=4, max_tokens=3, shared=6)  # 14 prompt tokens, then two steps at a depth of 11
+    expected = 14 / 2.0 + 2 * (1000 + 2 * 11 * 2.0) / 100
+    assert cost.batch_rate(peaks, batch, in_floats=False) == pytest.approx(6 / expected)
 
 
 def test_costs_are_read_from_the_file_s_header(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from headrace.contract.errors import ModelError
 from headrace.models.weights.gguf_header import TensorInfo, read_header
 
 from .roofline import Peaks
+from .workload import Batch
 
 HEADS = ("output.weight", "token_embd.weight")  # a model without the first uses the second for both
 
@@ -39,6 +40,16 @@ class ModelCost:
         """The most prompt tokens per second, in float32 or with byte products."""
         peak = peaks.float_ops if in_floats else peaks.byte_ops
         return peak.median / (2 * self.prompt_macs)
+
+    def batch_rate(self, peaks: Peaks, batch: Batch, in_floats: bool) -> float:
+        """The most output tokens per second of a batch.
+
+        Each prompt token once (a shared beginning once for all), then one step per further token with every sequence.
+        """
+        prompts = batch.count * batch.length + batch.shared
+        context = batch.shared + batch.length + batch.max_tokens // 2
+        steps = (batch.max_tokens - 1) * self.step_seconds(peaks, batch.count, context)
+        return batch.num_output / (prompts / self.prefill_rate(peaks, in_floats) + steps)
 
 
 def model_cost(file: Path, kv_bytes: float) -> ModelCost | None:

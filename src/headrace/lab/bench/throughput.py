@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from headrace.config import EngineConfig
 
-from .engine_runs import opened, run_requests
+from .engine_runs import Bench, opened, run_requests
 from .report import Curve, Report
 from .stats import spread
 from .workload import OFFLINE, PREFILL_LENGTHS, PREFIX, Batch, draw_prompt
+
+BATCH_LIMIT = "prompts at the arithmetic peak, then weights and KV read once per step; no attention"
 
 
 def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS, repeats: int = 5) -> Report:
@@ -45,7 +47,8 @@ def bench_offline(config: EngineConfig, batch: Batch = OFFLINE, repeats: int = 3
             part = Batch(count, batch.length, batch.max_tokens, batch.shared)
             runs = [run_requests(bench.llm, part.prompts(run), part.max_tokens) for run in range(-1, repeats)]
             rate = spread([part.num_output / run.total_s for run in runs[1:]])
-            report.add(f"offline, {count} x ({part.length} in, {part.max_tokens} out)", "output tok/s", rate)
+            what = f"offline, {count} x ({part.length} in, {part.max_tokens} out)"
+            report.add(what, "output tok/s", rate, limit=_limit(bench, part), limit_of=BATCH_LIMIT)
             points.append((float(count), rate.median))
     report.curves.append(Curve("Offline batch", "requests", "output tok/s", points))
     return report.finish()
@@ -61,5 +64,9 @@ def bench_prefix(config: EngineConfig, batch: Batch = PREFIX, repeats: int = 3) 
             runs = [run_requests(bench.llm, each.prompts(run), each.max_tokens) for run in range(repeats)]
             rate = spread([each.num_output / run.total_s for run in runs])
             name = f"{each.count} requests, {batch.shared} tokens {what} + {batch.length}, {each.max_tokens} out"
-            report.add(name, "output tok/s", rate)
+            report.add(name, "output tok/s", rate, limit=_limit(bench, each), limit_of=BATCH_LIMIT)
     return report.finish()
+
+
+def _limit(bench: Bench, batch: Batch) -> float | None:
+    return bench.cost.batch_rate(bench.peaks, batch, bench.in_floats) if bench.cost else None
