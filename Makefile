@@ -33,7 +33,8 @@ lint: $(VENV)/.lint
 bench: $(VENV)/.built
 	$(PIP) install "matplotlib>=3.9"
 	$(BIN)/headrace bench scheduler --vllm --cache build/peers --out build/bench-scheduler.json
-	$(BIN)/headrace bench peers --cache build/peers --out build/bench-peers.json --table docs/benchmarks.md
+	$(BIN)/headrace bench peers --cache build/peers --out build/bench-peers.json \
+	  --table docs/benchmarks.md --table README.md
 
 build: $(VENV)/.built
 

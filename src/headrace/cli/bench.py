@@ -206,8 +206,9 @@ def peers(
 ) -> None:
     """This engine beside others, each in an environment of its own, A B A B; the first run installs them."""
     from headrace.lab.bench.contenders import chosen
+    from headrace.lab.bench.documents import check_document, insert
     from headrace.lab.bench.peers_bench import bench_peers
-    from headrace.lab.bench.table import check_document, grid, insert, markdown, reasons
+    from headrace.lab.bench.table import grid, reasons
 
     contenders = chosen(only)
     check_delivery(flags)
@@ -217,7 +218,7 @@ def peers(
         check_document(document)
     result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, tasks, threads, deadline).plain()
     for document in table or ():
-        insert(document, markdown(result))
+        insert(document, result)
     deliver(result, flags, lambda: print_table(*grid(result)))
     for reason in reasons(result):
         to_stderr(reason)

@@ -17,11 +17,12 @@ from headrace.contract.errors import ConfigError
 from headrace.lab.bench import environments, peer_process
 from headrace.lab.bench.compare import Comparison, Plan, compare
 from headrace.lab.bench.contenders import CONTENDERS, Contender, chosen
+from headrace.lab.bench.documents import BRIEF, WHOLE, Place, insert
 from headrace.lab.bench.environments import ENVIRONMENTS, Environment, ensure
 from headrace.lab.bench.peer_process import PeerError, PeerProcess
 from headrace.lab.bench.scheduler import bench_scheduler
 from headrace.lab.bench.scheduler_peer import PeerScheduler
-from headrace.lab.bench.table import BEGIN, END, accurate, grid, insert, markdown, reasons, verdict
+from headrace.lab.bench.table import accurate, brief, grid, markdown, reasons, verdict
 from headrace.lab.bench.tasks import all_tasks, batch, chosen_tasks, decode, prefill, step
 from headrace.lab.bench.workload import Batch
 
@@ -323,14 +324,24 @@ def test_the_table_has_every_contender_in_every_row() -> None:
     assert "2 processors" in text
 
 
-def test_the_table_goes_between_its_markers_and_nowhere_else(tmp_path: Path) -> None:
+def test_the_short_table_says_who_is_ahead_and_who_is_not() -> None:
+    text = brief(comparison())
+    assert "| decode | tok/s | 30 (headrace Q4_1) | 15 (fair) | 2.00× |" in text
+    assert "| step | ms |" in text
+    assert "0.50× (behind) |" in text
+    assert "perplexity" not in text
+
+
+@pytest.mark.parametrize("place", [WHOLE, BRIEF], ids=["whole", "brief"])
+def test_the_table_goes_between_its_markers_and_nowhere_else(tmp_path: Path, place: Place) -> None:
     document = tmp_path / "d.md"
-    document.write_text(f"before\n{BEGIN}\nold \\1\n{END}\nafter\n")
+    document.write_text(f"before\n{place.begin}\nold \\1\n{place.end}\nafter\n")
     for _ in range(2):
-        insert(document, "new \\1\n")
-        assert document.read_text() == f"before\n{BEGIN}\nnew \\1\n{END}\nafter\n"
-    for broken in ("no markers", f"{END}\n{BEGIN}", f"{BEGIN}{BEGIN}{END}"):
+        insert(document, comparison())
+        table = place.table(comparison())
+        assert document.read_text() == f"before\n{place.begin}\n{table}{place.end}\nafter\n"
+    for broken in ("no markers", f"{place.end}\n{place.begin}", f"{place.begin}{place.begin}{place.end}"):
         document.write_text(broken)
         with pytest.raises(ConfigError, match="table"):
-            insert(document, "new")
+            insert(document, comparison())
         assert document.read_text() == broken

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from headrace.contract.errors import ConfigError
 
 from .contenders import EXACT, OWN
 from .machine import describe
 
 TOLERANCE = 1.01
-BEGIN, END = "<!-- bench peers: begin -->", "<!-- bench peers: end -->"
 NOT_RANKED = ("perplexity",)
 
 
@@ -117,26 +113,26 @@ def markdown(comparison: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def brief(comparison: dict[str, Any]) -> str:
+    """The comparison in short: by row the best of ours, the best peer that is accurate enough, and their ratio."""
+    lines = [f"Measured on: {describe(comparison['machine'])}. Medians.", ""]
+    lines += [_line(["", "unit", "headrace", "best peer", "headrace ahead by"]), "| --- | --- | --- | --- | ---: |"]
+    for task, cells in comparison["cells"].items():
+        decided = verdict(comparison, task)
+        if decided is not None:
+            ours, peer = (f"{_best(cells, name)} ({name})" for name in (decided.ours, decided.peer))
+            behind = "" if decided.ratio >= 1 else " (behind)"
+            lines.append(_line([task, comparison["units"][task], ours, peer, f"{decided.ratio:.2f}×{behind}"]))
+    return "\n".join(lines) + "\n"
+
+
+def _best(cells: dict[str, Any], name: str) -> str:
+    return figure(cells[name]["value"]["median"])
+
+
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(_inline(cell) for cell in cells) + " |"
 
 
 def _inline(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
-
-
-def check_document(document: Path) -> str:
-    """The document's text. Raises ConfigError when it lacks the markers between which the table goes."""
-    if not document.is_file():
-        raise ConfigError("table", f"{document} is not a file")
-    text = document.read_text("utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ConfigError("table", f"{document} must hold {BEGIN} and {END}, each once and in this order")
-    return text
-
-
-def insert(document: Path, table: str) -> None:
-    """Puts ``table`` between the two markers of ``document``. Raises ConfigError when it lacks them."""
-    text = check_document(document)
-    before, after = text[: text.index(BEGIN)], text[text.index(END) :]
-    document.write_text(f"{before}{BEGIN}\n{table}{after}", "utf-8")
