@@ -216,7 +216,19 @@ def peers(
         raise ConfigError("plot", "the comparison is a table; it has no curve")
     for document in table or ():
         check_document(document)
-    result = bench_peers(cache, to_stderr, contenders, rounds, windows, window, small, tasks, threads, deadline).plain()
+    result = bench_peers(
+        cache,
+        to_stderr,
+        contenders,
+        rounds,
+        windows,
+        window,
+        small,
+        tasks,
+        threads,
+        deadline,
+        keep=lambda sofar: write_out(sofar.plain(), flags),
+    ).plain()
     for document in table or ():
         insert(document, result)
     deliver(result, flags, lambda: print_table(*grid(result)))
@@ -257,12 +269,17 @@ def check_delivery(flags: BenchFlags) -> None:
 
 def deliver(plain: dict[str, Any], flags: BenchFlags, show_table: Callable[[], None]) -> None:
     """JSON into the file that was named, and JSON or the table on stdout."""
-    if flags.out is not None:
-        flags.out.write_text(json.dumps(plain, indent=1) + "\n")
+    write_out(plain, flags)
     if flags.as_json:
         print_json(plain)
     else:
         show_table()
+
+
+def write_out(plain: dict[str, Any], flags: BenchFlags) -> None:
+    """JSON into the file that was named, if any."""
+    if flags.out is not None:
+        flags.out.write_text(json.dumps(plain, indent=1) + "\n")
 
 
 def show(result: Report) -> None:

@@ -165,6 +165,20 @@ def test_contenders_take_turns_and_the_first_round_does_not_count(start: Start, 
     assert cell.runs == 2
 
 
+def test_what_there_is_after_each_task_can_be_kept(start: Start) -> None:
+    seen: list[list[str]] = []
+    tasks = (prefill(5, DEADLINE_S), prefill(6, DEADLINE_S))
+    compare(
+        [fake("a")],
+        plan(*tasks, rounds=1),
+        start,
+        lambda _: "model.gguf",
+        lambda _: None,
+        keep=lambda sofar: seen.append([name for name in sofar.cells if name.startswith("prefill")]),
+    )
+    assert seen == [["prefill, 5 tokens"], ["prefill, 5 tokens", "prefill, 6 tokens"]]
+
+
 def test_tasks_turn_answers_into_figures(start: Start) -> None:
     tasks = (
         prefill(6, DEADLINE_S),

@@ -82,9 +82,17 @@ class Plan:
 
 
 def compare(
-    contenders: Sequence[Contender], plan: Plan, start: Start, file_of: Callable[[Contender], str], tell: Tell
+    contenders: Sequence[Contender],
+    plan: Plan,
+    start: Start,
+    file_of: Callable[[Contender], str],
+    tell: Tell,
+    keep: Callable[[Comparison], None] = lambda _: None,
 ) -> Comparison:
-    """Starts all, measures all, ends all. ``start`` and ``file_of`` may raise PeerError: that contender stays away."""
+    """Starts all, measures all, ends all. ``start`` and ``file_of`` may raise PeerError: that contender stays away.
+
+    ``keep`` gets what there is after each task, so that an interrupted hour is not lost.
+    """
     result = Comparison(machine_facts())
     seats = [Seat(contender) for contender in contenders]
     try:
@@ -94,6 +102,7 @@ def compare(
         for task in plan.tasks:
             tell(task.name)
             _play(task, seats, plan.rounds, result)
+            keep(result)
         tell("peak memory, perplexity")
         for seat in seats:
             _settle(seat, plan, result)

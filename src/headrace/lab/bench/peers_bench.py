@@ -106,6 +106,7 @@ def bench_peers(
     only_tasks: str | None = None,
     threads: int | None = None,
     deadline_s: float = 900.0,
+    keep: Callable[[Comparison], None] = lambda _: None,
 ) -> Comparison:
     """``num_windows`` 0 leaves accuracy out; ``only_tasks``: texts in the names of the tasks to do.
 
@@ -127,4 +128,4 @@ def bench_peers(
         load_deadline_s=deadline_s,
         run_deadline_s=deadline_s,
     )
-    return compare(contenders, plan, workshop.start, workshop.file_of, tell)
+    return compare(contenders, plan, workshop.start, workshop.file_of, tell, keep)
