@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from headrace import env
 from headrace._core import Scheduler
 from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVLayout
+from headrace.contract.layout import Layout
 from headrace.engine.engine import Engine
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
@@ -27,6 +30,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
+from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 DUMMY_SEED = 0
@@ -57,15 +61,16 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact)
-    model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
+    model = load_model(
+        checkpoint, ops, progress=_named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
+    )
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
-    graphs = Graphs(
-        model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
-    )
+    policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
+    graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), limits.max_seqs)
     runner = Runner(model, ops, kv, graphs)
     engine = Engine(
         core,
@@ -97,6 +102,11 @@ def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     """Bytes of every id of the model; none for control tokens, which no text may contain."""
     ids = range(vocab_size)
     return Vocabulary([tokenizer.visible_bytes(i, skip_special=True) for i in ids], tokenizer.eos_ids)
+
+
+def token_map_of(tokenizer: Tokenizer | None) -> Callable[[], Tensor] | None:
+    """What models with Engram hash; None without a tokenizer. Costs nothing until it is called."""
+    return None if tokenizer is None else lambda: torch.from_numpy(engram_map(tokenizer))
 
 
 def open_tokenizer(source: ModelSource) -> Tokenizer | None:
@@ -134,7 +144,7 @@ def plan_memory(config: EngineConfig, model: Model) -> tuple[PoolSize, int]:
     return pool, min(wanted, capacity)
 
 
-def core_settings(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> dict[str, object]:
+def core_settings(config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int) -> dict[str, object]:
     """The scheduler's constructor arguments, plain values: also the head of a flight recording."""
     limits = config.scheduler
     return {
@@ -153,11 +163,11 @@ def core_settings(config: EngineConfig, layout: KVLayout, num_blocks: int, max_m
     }
 
 
-def build_core(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> Scheduler:
+def build_core(config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int) -> Scheduler:
     return Scheduler(**core_settings(config, layout, num_blocks, max_model_len))  # type: ignore[arg-type]
 
 
-def open_recorder(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> Recorder | None:
+def open_recorder(config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int) -> Recorder | None:
     """A flight recorder writing to the configured file, if any."""
     if config.runtime.record is None:
         return None

@@ -53,6 +53,30 @@ class KVLayout:
         raise ConfigError("layer", f"{layer} is in no KV group")
 
 
+@dataclass(frozen=True, slots=True)
+class RecordLayout:
+    """The KV of a model that keeps records of bytes which only it can read.
+
+    One block id stands for the same bytes whichever group holds it. Per group: ``token_bytes`` for every token of a
+    block, and ``fixed_bytes`` once per block. ``block_multiple``: block sizes must be multiples of it.
+    """
+
+    groups: tuple[KVGroup, ...]
+    token_bytes: tuple[int, ...]
+    fixed_bytes: tuple[int, ...]
+    block_multiple: int = 1
+
+    def block_bytes(self, block_size: int, element_bytes: int = 4) -> int:  # noqa: ARG002 (records have their own)
+        """Bytes of one block, a multiple of ``block_size``. Raises ConfigError for a size that cuts records."""
+        if block_size % self.block_multiple:
+            raise ConfigError("block_size", f"{block_size} must be a multiple of {self.block_multiple} for this model")
+        widest = max(t * block_size + f for t, f in zip(self.token_bytes, self.fixed_bytes))
+        return -(-widest // block_size) * block_size
+
+
+Layout = KVLayout | RecordLayout
+
+
 def group_layers(windows: list[int]) -> tuple[KVGroup, ...]:
     """Cut layers into groups of equal size, one window per group (0 = full attention).
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from headrace.contract.layout import KVLayout
+from headrace.contract.layout import Layout
 from headrace.kernels.ops import Ops
 
 
@@ -22,7 +22,10 @@ class GroupIndex:
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, head_dim), and its group's number."""
+    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, head_dim), and its group's number.
+
+    A model of a ``RecordLayout`` has one for all groups: k and v are the same (num_blocks, 1, block_size, bytes) uint8.
+    """
 
     k: Tensor
     v: Tensor
@@ -47,7 +50,14 @@ class Model(Protocol):
 
     vocab_size: int
     max_positions: int
-    kv_layout: KVLayout
+
+    @property
+    def kv_layout(self) -> Layout: ...
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a step can be recorded as a program: which ops run must not depend on values."""
+        ...
 
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden) before the final norm."""

@@ -9,16 +9,34 @@ from headrace.contract.errors import ModelError
 from headrace.kernels.ops import Ops
 
 from .context import Model
+from .deepseek_v41.assembly import TokenMap, load_v41, v41_bytes
+from .deepseek_v41.config import ARCHITECTURE as V41
 from .dense.assembly import Progress, dense_bytes, load_dense
 from .dense.families import FAMILIES as DENSE
 from .weights.checkpoint import Checkpoint
 
-# (architecture, checkpoint, ops, progress, exact) -> model
-Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool], Model]
 
-LOADERS: dict[str, Loader] = dict.fromkeys(DENSE, load_dense)
+def _load_dense(
+    architecture: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None, exact: bool, _: TokenMap | None
+) -> Model:
+    return load_dense(architecture, checkpoint, ops, progress, exact)
+
+
+def _load_v41(
+    _: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None, exact: bool, token_map: TokenMap | None
+) -> Model:
+    return load_v41(checkpoint, ops, progress, "float32" if exact else "bfloat16", token_map)
+
+
+def _v41_bytes(_: str, checkpoint: Checkpoint, __: bool) -> int:
+    return v41_bytes(checkpoint)
+
+
+# (architecture, checkpoint, ops, progress, exact, token map) -> model
+Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool, TokenMap | None], Model]
+LOADERS: dict[str, Loader] = {**dict.fromkeys(DENSE, _load_dense), V41: _load_v41}
 # (architecture, checkpoint, exact) -> bytes
-SIZERS: dict[str, Callable[[str, Checkpoint, bool], int]] = dict.fromkeys(DENSE, dense_bytes)
+SIZERS: dict[str, Callable[[str, Checkpoint, bool], int]] = {**dict.fromkeys(DENSE, dense_bytes), V41: _v41_bytes}
 GIB = 1 << 30
 
 
@@ -27,8 +45,17 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(LOADERS))
 
 
-def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = None, exact: bool = False) -> Model:
-    """Read and pack all weights. ``progress(done, total)`` counts tensors.
+def load_model(
+    checkpoint: Checkpoint,
+    ops: Ops,
+    *,
+    progress: Progress | None = None,
+    exact: bool = False,
+    token_map: TokenMap | None = None,
+) -> Model:
+    """Read and pack all weights. ``progress(done, total)`` counts tensors, or layers.
+
+    ``token_map`` gives what models with Engram hash instead of token ids; it is called only for those.
 
     Matrices keep the storage they have, which for blocks means integer arithmetic where the backend has it;
     with ``exact`` they become float32, and so does all arithmetic.
@@ -37,7 +64,7 @@ def load_model(checkpoint: Checkpoint, ops: Ops, *, progress: Progress | None = 
     ConfigError for a setting the architecture does not support. Both before weights are read, where possible.
     """
     architecture = _architecture(checkpoint)
-    return LOADERS[architecture](architecture, checkpoint, ops, progress, exact)
+    return LOADERS[architecture](architecture, checkpoint, ops, progress, exact, token_map)
 
 
 def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False) -> None:

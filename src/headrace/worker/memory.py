@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVLayout
+from headrace.contract.layout import Layout
 
 MIB = 1 << 20
 
@@ -44,7 +44,7 @@ def _file_pages(memory_stat: Path) -> int:
     return sum(int(fields.get(name, 0)) for name in ("inactive_file", "active_file"))
 
 
-def size_pool(layout: KVLayout, config: EngineConfig, max_model_len: int, free_bytes: int) -> PoolSize:
+def size_pool(layout: Layout, config: EngineConfig, max_model_len: int, free_bytes: int) -> PoolSize:
     """Blocks for the memory budget, at most what ``max_seqs`` sequences of full length could use.
 
     Raises ConfigError when not even one sequence of a few blocks fits.

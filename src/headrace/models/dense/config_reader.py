@@ -23,6 +23,10 @@ class ConfigReader:
     def name(self, key: str) -> str:
         return self._prefix + key
 
+    def has(self, key: str) -> bool:
+        """Whether the key is there, be it with ``null``."""
+        return key in self._values
+
     def raw(self, key: str) -> Any:
         return self._values.get(key)
 

@@ -18,6 +18,8 @@ from .params import DenseParams, LayerParams
 class DenseModel:
     """A ``Model`` (see ``models.context``). ``ops`` must be the backend that packed the weights."""
 
+    capturable = True
+
     def __init__(self, config: DenseConfig, params: DenseParams, layout: KVLayout, ops: Ops) -> None:
         self.config, self.params, self.ops = config, params, ops
         self.vocab_size = config.vocab_size

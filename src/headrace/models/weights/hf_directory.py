@@ -55,6 +55,16 @@ class HFDirectory:
         stored: Tensor = self._shards[self._home[name]].get_tensor(name)
         return stored
 
+    def stored_as(self, name: str) -> tuple[str, tuple[int, ...]]:
+        """Storage type, in the format's word, and shape of a tensor: of any type, 8-bit ones included."""
+        stored = self._slice(name)
+        return stored.get_dtype(), tuple(stored.get_shape())
+
+    def raw(self, name: str) -> Tensor:
+        """A tensor in the file's own type, whatever that is. A view of the mapped file: never changed."""
+        tensor: Tensor = self._shards[self._home[name]].get_tensor(name)
+        return tensor
+
     def stored_bytes(self, name: str) -> int:
         stored = self._slice(name)
         return int(prod(stored.get_shape())) * FLOATS[stored.get_dtype()]

@@ -1,0 +1,155 @@
+"""The attention sub-layer: a window of own keys and the selected rows of a shared compressed KV, in one softmax.
+
+Keys are values: one latent per position, rotary dims included, which is why outputs are rotated back by the query's
+position. A compressed row may repeat what the window holds; both count. Every product is an op that adds in key order,
+so keys that a query does not see, whose weight is exactly zero, change no bit: chunks and tiles are free choices.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace.kernels.ops import Ops
+
+from .compression import compress
+from .params import AttentionParams, LayerParams
+from .quantise import pack_mxfp4, pack_mxfp8, unpack_kv4, unpack_mxfp4, unpack_mxfp8
+from .records import Section
+from .selection import best_blocks, best_entries, entries_of, index_scores, members
+from .step import Program, Slice, Step
+from .tensor_ops import rotate_tail
+
+QUERY_TILE = 64  # queries that share one gathering of keys
+
+
+def attend(ops: Ops, query: Tensor, keys: Tensor, visible: Tensor, sink: Tensor) -> Tensor:
+    """(T, heads, D), (n, D), (T, n) bool, (heads,) -> (T, heads, D).
+
+    ``sink`` is a logit of its own per head, neither scaled nor rotated: it takes weight and gives no value.
+    """
+    scores = ops.linear(query.flatten(0, 1), ops.pack_weight(keys), None).unflatten(0, query.shape[:2])
+    scores = (scores * query.shape[-1] ** -0.5).masked_fill(~visible.unsqueeze(1), -torch.inf)
+    top = torch.maximum(scores.amax(2), sink) if keys.shape[0] else sink.expand(query.shape[:2])
+    weights = torch.exp((scores - top.unsqueeze(2)).contiguous())
+    # A column of ones behind the values: the denominator is summed in the same order as the rest.
+    columns = torch.cat((keys, torch.ones(len(keys), 1)), dim=1).t().contiguous()
+    sums = ops.linear(weights.flatten(0, 1), ops.pack_weight(columns), None).unflatten(0, query.shape[:2])
+    total = sums[..., -1] + torch.exp((sink - top).contiguous())
+    return sums[..., :-1] / total.unsqueeze(2)
+
+
+def attention(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> Tensor:
+    """(T, hidden), normed -> (T, hidden). Writes what the layer owns of the caches, then reads."""
+    query = heads_of(step, params, query_latent(step, params.attention, hidden), step.positions)
+    window = step.records.window[layer]
+    step.pages.write(window, step.slice_of, step.positions, window_record(step, params, hidden, step.positions))
+    if params.compressor is not None:
+        compress(step, layer, params, hidden)
+    if params.indexer is not None:
+        _select(step, layer, params, hidden)
+    seen = [_attend_slice(step, layer, params, s, query[s.rows]) for s in step.slices]
+    return project_out(step, params, torch.cat(seen), step.positions)
+
+
+def query_latent(step: Program, params: AttentionParams, hidden: Tensor) -> Tensor:
+    """(T, q_rank): what queries of attention and indexer are made of."""
+    return step.arithmetic.norm(
+        step.arithmetic.coded_linear(hidden, params.q_down), params.q_norm, step.config.norm_eps
+    )
+
+
+def heads_of(step: Program, params: LayerParams, latent: Tensor, positions: Tensor) -> Tensor:
+    """(T, heads, head_dim), rotated."""
+    query = step.arithmetic.coded_linear(latent, params.attention.q_up).unflatten(1, (step.config.num_heads, -1))
+    return step.arithmetic.stored(rotate_tail(query, params.rotary, positions))
+
+
+def window_record(step: Program, params: LayerParams, hidden: Tensor, positions: Tensor) -> Tensor:
+    """(T, bytes): the rotated latent of each token as the window keeps it."""
+    latent = step.arithmetic.coded_linear(hidden, params.attention.kv)
+    latent = step.arithmetic.norm(latent, params.attention.kv_norm, step.config.norm_eps)
+    return pack_mxfp8(step.arithmetic.stored(rotate_tail(latent, params.rotary, positions)))
+
+
+def project_out(step: Program, params: LayerParams, seen: Tensor, positions: Tensor) -> Tensor:
+    """(T, heads, head_dim) -> (T, hidden): rotated back, squeezed per group of heads, joined."""
+    seen = step.arithmetic.stored(rotate_tail(step.arithmetic.stored(seen), params.rotary, positions, back=True))
+    groups = seen.unflatten(1, (step.config.o_groups, -1)).flatten(2).unbind(1)
+    squeezed = [step.arithmetic.linear(x, w) for x, w in zip(groups, params.attention.out_groups)]
+    return step.arithmetic.coded_linear(torch.cat(squeezed, dim=1), params.attention.out_up)
+
+
+def _attend_slice(step: Step, layer: int, params: LayerParams, s: Slice, query: Tensor) -> Tensor:
+    tiles = range(0, len(query), QUERY_TILE)
+    seen = [_attend_tile(step, layer, params, s, query, at, min(at + QUERY_TILE, len(query))) for at in tiles]
+    return torch.cat(seen)
+
+
+def _attend_tile(step: Step, layer: int, params: LayerParams, s: Slice, query: Tensor, at: int, end: int) -> Tensor:
+    """Queries [at, end) of a slice over the union of their keys: window by position, then compressed by row."""
+    window = step.config.window
+    own = torch.arange(s.first + at, s.first + end).unsqueeze(1)
+    held = torch.arange(max(0, s.first + at - window + 1), s.first + end)
+    keys = [unpack_mxfp8(_read(step, step.records.window[layer], s, held))]
+    visible = [(held <= own) & (held > own - window)]
+    if step.config.topology.ratios[layer]:
+        chosen = members(step.selected[s.number][at:end], s.last)
+        rows = chosen.any(0).nonzero().squeeze(1)
+        source = step.config.topology.kv_sources[layer]
+        keys.append(unpack_kv4(_read(step, step.records.kv[source], s, rows)))
+        visible.append(chosen[:, rows])
+    query = query[at:end].contiguous()
+    return attend(step.arithmetic.ops, query, torch.cat(keys), torch.cat(visible, dim=1), params.attention.sink)
+
+
+def _read(step: Step, section: Section, s: Slice, rows: Tensor) -> Tensor:
+    return step.pages.read(section, torch.full_like(rows, s.number), rows)
+
+
+def index_query(step: Program, params: LayerParams, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounded queries (T, index_heads, index_dim) and the heads' weights (T, index_heads)."""
+    assert params.indexer is not None
+    config, arithmetic = step.config, step.arithmetic
+    latent = query_latent(step, params.attention, hidden)
+    query = arithmetic.coded_linear(latent, params.indexer.query).unflatten(1, (config.index_heads, -1))
+    query = unpack_mxfp4(*pack_mxfp4(arithmetic.stored(rotate_tail(query, params.rotary, positions))))
+    # A positive constant, as the published program has it: it matters to rounding only.
+    scale = config.index_dim**-0.5 * config.index_heads**-0.5
+    return query, arithmetic.linear(hidden, params.indexer.head_weights) * scale
+
+
+def _select(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> None:
+    """Chooses compressed entries for this layer and those after it, up to the next index layer."""
+    query, weights = index_query(step, params, hidden, step.positions)
+    chosen = [_select_slice(step, layer, s, query[s.rows], weights[s.rows]) for s in step.slices]
+    step.selected = [entries for entries, _ in chosen]
+    candidates = step.config.topology.candidates
+    if candidates is not None and layer == candidates.source:
+        step.candidates = [blocks for _, blocks in chosen]
+
+
+def _select_slice(step: Step, layer: int, s: Slice, query: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, K) entries, and (rows, C) candidate blocks where this layer is their source, else (0, 0)."""
+    topology, config = step.config.topology, step.config
+    keys = index_keys(step, layer, s)
+    visible = (step.positions[s.rows] + 1) // topology.ratios[layer]
+    candidates, parts = topology.candidates, []
+    for at in range(0, len(query), QUERY_TILE):
+        tile = slice(at, at + QUERY_TILE)
+        scores = step.arithmetic.stored(index_scores(step.arithmetic.ops, query[tile], weights[tile], keys))
+        allowed, blocks = None, torch.empty(0, 0, dtype=torch.int64)
+        if candidates is not None and layer == candidates.source:
+            blocks = best_blocks(scores, visible[tile], candidates.num_blocks, candidates.block_size)
+        elif candidates is not None and layer > candidates.source:
+            allowed = entries_of(step.candidates[s.number][tile], candidates.block_size, len(keys))
+        parts.append((best_entries(scores, visible[tile], config.index_topk, allowed), blocks))
+    return torch.cat([entries for entries, _ in parts]), torch.cat([blocks for _, blocks in parts])
+
+
+def index_keys(step: Step, layer: int, s: Slice) -> Tensor:
+    """All keys (n, index_dim) of a sequence that ``layer`` chooses by: always those of the layer that owns them."""
+    source = step.config.topology.index_key_sources[layer]
+    rows = torch.arange(s.last // step.config.topology.ratios[layer])
+    codes = _read(step, step.records.index_codes[source], s, rows)
+    return unpack_mxfp4(codes, _read(step, step.records.index_scales[source], s, rows))

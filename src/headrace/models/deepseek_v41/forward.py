@@ -1,0 +1,57 @@
+"""The V4.1 forward pass over packed rows. Calls ops, creates no parameters, keeps nothing between steps."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headrace.contract.layout import RecordLayout
+from headrace.kernels.ops import Ops
+from headrace.models.context import ForwardContext
+
+from .arithmetic import Arithmetic
+from .config import V41Config
+from .layer import run_layer
+from .mixing import collapse, first_pre
+from .params import V41Params
+from .step import Step, begin_step
+
+
+class V41Model:
+    """A ``Model`` (see ``models.context``). ``ops`` must be the backend that packed the weights."""
+
+    capturable = False  # which rows are read depends on values, so no step can be replayed as a program
+
+    def __init__(self, config: V41Config, params: V41Params, layout: RecordLayout, ops: Ops, mode: str) -> None:
+        self.config, self.params, self.mode = config, params, mode
+        self.arithmetic = Arithmetic(ops, mode)
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.kv_layout = layout
+
+    def forward(self, ctx: ForwardContext) -> Tensor:
+        """Hidden states (T, hidden): the streams' last collapse, before the final norm."""
+        return self.run(self.begin(ctx), ctx.input_ids)
+
+    def begin(self, ctx: ForwardContext) -> Step:
+        return begin_step(ctx, self.config, self.params.token_map, self.mode)
+
+    def run(self, step: Step, input_ids: Tensor) -> Tensor:
+        """All layers for a step that was begun."""
+        trunk, pre = self.embed(input_ids), first_pre(step.num_tokens, self.config.streams)
+        for layer, params in enumerate(self.params.layers):
+            trunk, pre = run_layer(step, layer, params, trunk, pre)
+        return self.collapse(trunk, pre)
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """(T,) -> (T, m, hidden): every stream starts as the token's embedding."""
+        rows = self.arithmetic.ops.embedding(input_ids, self.params.embedding)
+        return rows.unsqueeze(1).repeat(1, self.config.streams, 1)
+
+    def collapse(self, trunk: Tensor, pre: Tensor) -> Tensor:
+        """The last sub-layer's pre-mix, which no sub-layer reads, joins the streams."""
+        return self.arithmetic.stored(collapse(trunk, pre))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and LM head: (R, hidden) -> (R, V) float32."""
+        normed = self.arithmetic.norm(hidden, self.params.norm, self.config.norm_eps)
+        return self.arithmetic.exact_linear(normed, self.params.head)

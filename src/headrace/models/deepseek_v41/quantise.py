@@ -1,0 +1,142 @@
+"""The number formats of the family: how values become bytes in caches and checkpoints, and come back.
+
+Pure functions on tensors; each result is a function of its own row. Rounding is part of the model: every engine that
+runs these weights must round in the same way, so nothing here may be "improved". Formats (OCP Microscaling 1.0, and
+the family's own variant for the compressed KV):
+
+* e4m3: 8 bits, largest value 448, rounded to nearest even · e2m1: 4 bits, magnitudes ``E2M1``, ties to the even code
+* ue8m0: a power of two, stored as its exponent + 127
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+E4M3_MAX, E2M1_MAX = 448.0, 6.0
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+MX_COLUMNS = 32  # values per power-of-two scale
+KV4_COLUMNS = 16  # values per e4m3 scale of the compressed KV
+# Smallest magnitudes that scales are made for: below them a group counts as this large.
+LEAST_E4M3, LEAST_MXFP4, LEAST_KV4 = 1e-4, 6.0 * 2.0**-126, 6.0 * 2.0**-9
+
+
+def power_of_two_above(x: Tensor) -> Tensor:
+    """Bytes e + 127 of the least 2^e >= x, for positive normal float32 values; read off the exponent bits."""
+    bits = x.contiguous().view(torch.int32)
+    return ((bits >> 23) + ((bits & 0x7FFFFF) != 0)).to(torch.uint8)
+
+
+def power_of_two(byte: Tensor) -> Tensor:
+    """2^(byte - 127) in float32, exactly; byte 0 is the subnormal 2^-127, byte 255 (no number) gives infinity."""
+    value = (byte.to(torch.int32) << 23).view(torch.float32)
+    return torch.where(byte == 0, 2.0**-127, value)
+
+
+def encode_e4m3(x: Tensor) -> Tensor:
+    """Bytes of the nearest e4m3 values; what is too large saturates."""
+    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
+
+
+def decode_e4m3(byte: Tensor) -> Tensor:
+    return byte.view(torch.float8_e4m3fn).to(torch.float32)
+
+
+def encode_e2m1(x: Tensor) -> Tensor:
+    """Codes 0..15 (sign in bit 3) of the nearest e2m1 values, ties to the even code; what is too large saturates."""
+    size = x.abs()
+    code = (size > 0.25).to(torch.uint8)
+    for halfway, even_is_above in ((0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)):
+        code += size >= halfway if even_is_above else size > halfway
+    return code | (x < 0).to(torch.uint8) << 3
+
+
+def decode_e2m1(code: Tensor) -> Tensor:
+    values = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float32)
+    return values[code.long()]
+
+
+def pack_nibbles(code: Tensor) -> Tensor:
+    """(..., n) codes -> (..., n/2) bytes, the even column in the low nibble."""
+    return code[..., 0::2] | code[..., 1::2] << 4
+
+
+def unpack_nibbles(packed: Tensor) -> Tensor:
+    """(..., n/2) bytes -> (..., n) codes."""
+    return torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
+
+
+def _groups(x: Tensor, columns: int, least: float) -> tuple[Tensor, Tensor]:
+    """``x`` (..., n) as (..., n/columns, columns), and the largest magnitude of each group, at least ``least``."""
+    grouped = x.unflatten(-1, (-1, columns))
+    return grouped, grouped.abs().amax(-1, keepdim=True).clamp(min=least)
+
+
+def pack_mxfp8(x: Tensor) -> Tensor:
+    """(..., n) -> (..., n + n/32) bytes: e4m3 codes, then one ue8m0 scale per 32 columns."""
+    grouped, largest = _groups(x, MX_COLUMNS, LEAST_E4M3)
+    scale = power_of_two_above(largest / E4M3_MAX)
+    codes = encode_e4m3(grouped / power_of_two(scale))
+    return torch.cat((codes.flatten(-2), scale.flatten(-2)), dim=-1)
+
+
+def unpack_mxfp8(record: Tensor) -> Tensor:
+    """Inverse of ``pack_mxfp8``: (..., n + n/32) bytes -> (..., n) float32."""
+    columns = record.shape[-1] * MX_COLUMNS // (MX_COLUMNS + 1)
+    codes = record[..., :columns].contiguous()
+    scales = power_of_two(record[..., columns:]).unsqueeze(-1)
+    return (decode_e4m3(codes).unflatten(-1, (-1, MX_COLUMNS)) * scales).flatten(-2)
+
+
+def round_mxfp8(x: Tensor) -> Tensor:
+    """``x`` as e4m3 per 32 columns can hold it: what the inputs of 4- and 8-bit linears go through."""
+    return unpack_mxfp8(pack_mxfp8(x))
+
+
+def pack_mxfp4(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(..., n) -> (..., n/2) packed e2m1 codes and (..., n/32) ue8m0 scales: index queries and keys."""
+    grouped, largest = _groups(x, MX_COLUMNS, LEAST_MXFP4)
+    scale = power_of_two_above(largest / E2M1_MAX)
+    codes = encode_e2m1(grouped / power_of_two(scale))
+    return pack_nibbles(codes.flatten(-2)), scale.flatten(-2)
+
+
+def unpack_mxfp4(packed: Tensor, scale: Tensor) -> Tensor:
+    values = decode_e2m1(unpack_nibbles(packed)).unflatten(-1, (-1, MX_COLUMNS))
+    return (values * power_of_two(scale).unsqueeze(-1)).flatten(-2)
+
+
+def pack_kv4(x: Tensor) -> Tensor:
+    """(..., n) -> (..., n/2 + n/16) bytes: packed e2m1 codes, then one e4m3 scale per 16 columns."""
+    grouped, largest = _groups(x, KV4_COLUMNS, LEAST_KV4)
+    scale = encode_e4m3(largest / E2M1_MAX)
+    codes = encode_e2m1(grouped / decode_e4m3(scale))
+    return torch.cat((pack_nibbles(codes.flatten(-2)), scale.flatten(-2)), dim=-1)
+
+
+def unpack_kv4(record: Tensor) -> Tensor:
+    """Inverse of ``pack_kv4``: (..., n/2 + n/16) bytes -> (..., n) float32."""
+    packed_bytes = record.shape[-1] * 8 // 9
+    values = decode_e2m1(unpack_nibbles(record[..., :packed_bytes])).unflatten(-1, (-1, KV4_COLUMNS))
+    scales = decode_e4m3(record[..., packed_bytes:].contiguous()).unsqueeze(-1)
+    return (values * scales).flatten(-2)
+
+
+# -- weights of a checkpoint ------------------------------------------------------------------------------------------
+
+
+def fp8_tiles(codes: Tensor, scale: Tensor) -> Tensor:
+    """e4m3 bytes (n, k) with one ue8m0 byte per 32 x 32 tile -> float32 (n, k), exact."""
+    n, k = codes.shape
+    rows = power_of_two(scale).repeat_interleave(MX_COLUMNS, 0)[:n]
+    return decode_e4m3(codes) * rows.repeat_interleave(MX_COLUMNS, 1)[:, :k]
+
+
+def fp4_rows(packed: Tensor, scale: Tensor) -> Tensor:
+    """e2m1 bytes (n, k/2) with one ue8m0 byte per row and 32 columns -> float32 (n, k), exact."""
+    return unpack_mxfp4(packed, scale)
+
+
+def fp8_rows(codes: Tensor, scale: Tensor) -> Tensor:
+    """e4m3 bytes (n, k) with one ue8m0 byte per row and 32 columns -> float32 (n, k), exact."""
+    return (decode_e4m3(codes).unflatten(-1, (-1, MX_COLUMNS)) * power_of_two(scale).unsqueeze(-1)).flatten(-2)

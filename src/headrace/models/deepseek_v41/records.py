@@ -1,0 +1,177 @@
+"""Where a sequence's memory lies: the family's caches as records in the pool's blocks, three kinds of groups.
+
+* the *compressed* group (full attention): compressed KV and index keys of every source layer;
+* *window* groups (sliding): window KV, as many layers per group as come near the compressed group's bytes, since a
+  block id costs the same in every group;
+* the *look-back* group (a short sliding window): compressed token ids for Engram, and the open pair of ratio-2
+  compressors. Of the latter a block holds a small ring: an entry is needed until its partner comes, one token later.
+
+With everything in blocks, prefix cache, preemption and forks need nothing of their own. Byte formats: ``quantise``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.contract.layout import KVGroup, KVKind, RecordLayout
+from headrace.models.context import GroupIndex
+
+from .config import V41Config
+
+BLOCK_MULTIPLE = 2  # the ratios divide it: no compressed row straddles blocks
+OPEN_ROWS = 4  # even positions whose halves a block keeps: as far as drafts may be taken back
+ID_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """``rows`` records of ``width`` bytes from ``offset`` on, in every block of a group."""
+
+    group: int
+    offset: int
+    rows: int
+    width: int
+
+
+def mxfp8_bytes(columns: int) -> int:
+    return columns + columns // 32
+
+
+def kv4_bytes(columns: int) -> int:
+    return columns // 2 + columns // 16
+
+
+def compressed_bytes(config: V41Config, layer: int) -> int:
+    """Bytes per compressed row that a layer owns: KV, and index keys."""
+    topology, bytes_ = config.topology, 0
+    if topology.owns_kv(layer):
+        bytes_ += kv4_bytes(config.head_dim)
+    if topology.owns_index_keys(layer):
+        bytes_ += config.index_dim // 2 + config.index_dim // 32
+    return bytes_
+
+
+def window_groups(config: V41Config) -> list[tuple[int, ...]]:
+    """Layers of each window group."""
+    ratios = config.topology.ratios
+    compressed = sum(compressed_bytes(config, layer) / r for layer, r in enumerate(ratios) if r)
+    size = max(1, int(compressed // mxfp8_bytes(config.head_dim)))
+    layers = range(config.num_layers)
+    return [tuple(layers[i : i + size]) for i in range(0, config.num_layers, size)]
+
+
+def open_layers(config: V41Config) -> tuple[int, ...]:
+    """Compressors that see pairs of tokens."""
+    topology = config.topology
+    return tuple(n for n in range(config.num_layers) if topology.owns_kv(n) and topology.ratios[n] == 2)
+
+
+def look_back(config: V41Config) -> int:
+    """Window of the look-back group: a token, and what came before it that others still need."""
+    return max(2, config.engram.longest if config.engram else 0)
+
+
+def open_width(config: V41Config) -> int:
+    return 2 * config.head_dim * 4  # score and latent, float32
+
+
+def kv_layout(config: V41Config) -> RecordLayout:
+    ratios = config.topology.ratios
+    windows = window_groups(config)
+    sources = tuple(n for n in range(config.num_layers) if ratios[n] and compressed_bytes(config, n))
+    groups = [KVGroup(KVKind.FULL, 0, sources)]
+    groups += [KVGroup(KVKind.SLIDING, config.window, layers) for layers in windows]
+    groups.append(KVGroup(KVKind.SLIDING, look_back(config), open_layers(config)))
+    per_pair = sum(2 * compressed_bytes(config, n) // ratios[n] for n in sources)
+    token_bytes = (-(-per_pair // 2), *(len(layers) * mxfp8_bytes(config.head_dim) for layers in windows), ID_BYTES)
+    fixed = OPEN_ROWS * open_width(config) * len(open_layers(config))
+    return RecordLayout(tuple(groups), token_bytes, (*([0] * (len(windows) + 1)), fixed), BLOCK_MULTIPLE)
+
+
+class Records:
+    """The sections of one block size, by layer."""
+
+    def __init__(self, config: V41Config, block_size: int) -> None:
+        self.kv: dict[int, Section] = {}
+        self.index_codes: dict[int, Section] = {}
+        self.index_scales: dict[int, Section] = {}
+        self.window: dict[int, Section] = {}
+        self.open: dict[int, Section] = {}
+        self.block_size = block_size
+        self._place_compressed(config)
+        windows = window_groups(config)
+        for group, layers in enumerate(windows, start=1):
+            width = mxfp8_bytes(config.head_dim)
+            for place, layer in enumerate(layers):
+                self.window[layer] = Section(group, place * width * block_size, block_size, width)
+        last, offset = len(windows) + 1, ID_BYTES * block_size
+        self.ids = Section(last, 0, block_size, ID_BYTES)
+        self.open_rows = min(OPEN_ROWS, block_size // 2)
+        for layer in open_layers(config):
+            self.open[layer] = Section(last, offset, self.open_rows, open_width(config))
+            offset += OPEN_ROWS * open_width(config)
+
+    def _place_compressed(self, config: V41Config) -> None:
+        topology, offset = config.topology, 0
+
+        def place(layer: int, width: int) -> Section:
+            nonlocal offset
+            section = Section(0, offset, self.block_size // topology.ratios[layer], width)
+            offset += section.rows * width
+            return section
+
+        for layer in range(config.num_layers):
+            if topology.owns_index_keys(layer):
+                self.index_codes[layer] = place(layer, config.index_dim // 2)
+                self.index_scales[layer] = place(layer, config.index_dim // 32)
+            if topology.owns_kv(layer):
+                self.kv[layer] = place(layer, kv4_bytes(config.head_dim))
+
+
+class Pages:
+    """Reads and writes records of the sequences of one step. Holds the pool's memory, never a copy of it."""
+
+    def __init__(self, blocks: Tensor, groups: Sequence[GroupIndex]) -> None:
+        """``blocks`` (num_blocks, 1, block_size, bytes per token) uint8."""
+        self._blocks = blocks.flatten(1)
+        self._tables = [group.block_table.long() for group in groups]
+
+    def write(self, section: Section, slices: Tensor, rows: Tensor, data: Tensor) -> None:
+        """``data`` (n, width) bytes as rows ``rows`` (n,) of the sequences ``slices`` (n,)."""
+        self.put(section, self._tables[section.group][slices, rows // section.rows], rows % section.rows, data)
+
+    def read(self, section: Section, slices: Tensor, rows: Tensor) -> Tensor:
+        """(n, width) bytes."""
+        return self.get(section, self._tables[section.group][slices, rows // section.rows], rows % section.rows)
+
+    def block_of(self, section: Section, slices: Tensor, block: Tensor) -> Tensor:
+        """Pool blocks (n,) that are the sequences' ``block``-th ones."""
+        return self._tables[section.group][slices, block]
+
+    def put(self, section: Section, blocks: Tensor, rows: Tensor, data: Tensor) -> None:
+        self._view(section)[blocks, rows] = data
+
+    def get(self, section: Section, blocks: Tensor, rows: Tensor) -> Tensor:
+        return self._view(section)[blocks, rows]
+
+    def _view(self, section: Section) -> Tensor:
+        part = self._blocks[:, section.offset : section.offset + section.rows * section.width]
+        return part.unflatten(1, (section.rows, section.width))
+
+
+def as_bytes(x: Tensor) -> Tensor:
+    """(n, k) of any type -> (n, bytes)."""
+    return x.contiguous().view(torch.uint8)
+
+
+def as_floats(data: Tensor) -> Tensor:
+    return data.contiguous().view(torch.float32)
+
+
+def as_ids(data: Tensor) -> Tensor:
+    """(n, 4) bytes -> (n,) int32."""
+    return data.contiguous().view(torch.int32).squeeze(-1)
