@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from headrace.contract.errors import ConfigError
 
+from . import kv_store
 from .console import print_json, print_table, to_stderr, to_stdout
 from .flags import ReportFlags, flagged
 from .guard import GuardedCommand
@@ -24,7 +26,16 @@ def kv_app() -> typer.Typer:
     """The group of commands about stored KV."""
     app = typer.Typer(no_args_is_help=True, help="The KV store: look after it, and simulate one on a trace.")
     app.callback()(_group)
-    app.command("simulate", cls=GuardedCommand)(simulate_command)
+    commands: dict[str, Callable[..., None]] = {
+        "stat": kv_store.stat_command,
+        "check": kv_store.check_command,
+        "purge": kv_store.purge_command,
+        "gc": kv_store.gc_command,
+        "size": kv_store.size_command,
+        "simulate": simulate_command,
+    }
+    for name, command in commands.items():
+        app.command(name, cls=GuardedCommand)(command)
     return app
 
 
