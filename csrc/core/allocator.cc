@@ -247,6 +247,32 @@ std::int32_t Allocator::free(Sequence& seq) {
   return count;
 }
 
+std::vector<ImportedBlock> Allocator::import_prefix(Sequence& seq, std::int32_t num_tokens, std::int32_t reserve) {
+  if (!pool_.caching() || !seq.spec.reads_cache) return {};
+  extend_chain(seq);
+  const auto known = static_cast<std::int32_t>(seq.tokens.size());
+  const std::int32_t end = std::min<std::int32_t>(seq.chain.size(), std::min(num_tokens, known - 1) / block_size_);
+  std::vector<ImportedBlock> imported;
+  std::vector<BlockId> kept;  // what is here already must not be taken for what is not
+  for (std::int32_t i = end - 1; i >= 0; --i)
+    for (std::int32_t g = 0; g < num_groups(); ++g) {
+      if (i < first_visible(groups_[g], end * block_size_) / block_size_) continue;
+      const BlockId block = pool_.find(seq.chain[i], g);
+      if (block != kNullBlock) kept.push_back(block);
+      if (block == kNullBlock) imported.push_back({g, i, kNullBlock});
+    }
+  pool_.touch(kept);
+  if (static_cast<std::int32_t>(imported.size()) + reserve > pool_.num_free()) imported.clear();
+  std::vector<BlockId> taken = pool_.allocate(static_cast<std::int32_t>(imported.size()));
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    imported[i].block = taken[i];
+    pool_.name(taken[i], seq.chain[imported[i].position], imported[i].group);
+  }
+  pool_.free(taken);  // deepest first, and before what was here: a chain is reused from its end
+  pool_.free(kept);
+  return imported;
+}
+
 std::vector<BlockId> Allocator::name_blocks(Sequence& seq, std::int32_t num_tokens) {
   std::vector<BlockId> named;
   if (!pool_.caching()) return named;

@@ -16,6 +16,13 @@ struct Hit {
   std::vector<ChainNodePtr> chain;           // canonical nodes of the hit
 };
 
+// A block that stands for content which is about to be copied into it.
+struct ImportedBlock {
+  std::int32_t group = 0;
+  std::int32_t position = 0;  // in blocks from the sequence's start
+  BlockId block = kNullBlock;
+};
+
 class Allocator {
  public:
   Allocator(std::int32_t num_blocks, std::int32_t block_size, std::vector<GroupSpec> groups, bool caching,
@@ -54,6 +61,10 @@ class Allocator {
   void extend_chain(Sequence& seq);
   // Names the full blocks among the first `num_tokens` positions; returns those newly named.
   std::vector<BlockId> name_blocks(Sequence& seq, std::int32_t num_tokens);
+  // Takes blocks for those of the first `num_tokens` positions that the pool does not hold, names them after the
+  // sequence's content and frees them at once: from now on they are hits, so their content must be written before any
+  // later step runs. All or nothing; `reserve` blocks stay free; empty where nothing can or need be done.
+  std::vector<ImportedBlock> import_prefix(Sequence& seq, std::int32_t num_tokens, std::int32_t reserve);
   std::vector<std::vector<BlockId>> held(const Sequence& seq) const { return seq.blocks; }
 
  private:

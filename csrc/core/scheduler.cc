@@ -251,6 +251,7 @@ Scheduler::Emission Scheduler::absorb(const Planned& planned, StepId step, std::
     out.tokens = append(seq, tokens, &out.finish);
     seq.ledger.commit(flight.q, num_valid, flight.promised, static_cast<std::int32_t>(out.tokens.size()));
     allocator_.name_blocks(seq, std::min(seq.ledger.num_valid(), seq.ledger.num_tokens()));
+    seal(seq);
   }
   if (out.finish != Finish::kNone) retire(seq);
   return out;

@@ -19,7 +19,16 @@ struct SchedulerConfig {
   std::vector<GroupSpec> groups{GroupSpec{}};
   bool prefix_caching = true;
   HashKind hash = HashKind::kSha256Cbor;
+  std::int32_t seal_tokens = 0;  // report stretches of this many tokens once their KV is final; 0 = never
   Limits limits;
+};
+
+// A stretch of `seal_tokens` tokens whose KV is final, and the blocks that hold it, group after group; kNullBlock where
+// a window has passed. True until the next plan.
+struct Sealed {
+  SeqId seq = 0;
+  std::int32_t index = 0;
+  std::vector<BlockId> blocks;
 };
 
 // The configuration with input_budget filled in. Throws InvalidField naming the knob.
@@ -99,6 +108,13 @@ class Scheduler {
   // Forgets all cached content. With sequences running: false and no change, unless they may be reset too.
   bool reset_prefix_cache(bool reset_running);
 
+  // Stretches sealed since the last call; to be taken after every commit.
+  std::vector<Sealed> take_sealed();
+  // Tokens of a sequence that the pool holds now. Changes nothing that can be observed.
+  std::int32_t cached_tokens(SeqId id);
+  // Blocks for stored KV of a waiting sequence, to be filled before any step planned later; see Allocator.
+  std::vector<ImportedBlock> import_prefix(SeqId id, std::int32_t num_tokens);
+
   const Sequence* find(SeqId id) const;
   std::size_t num_waiting() const { return queues_.num_waiting(); }
   std::size_t num_running() const { return queues_.running().size(); }
@@ -151,6 +167,7 @@ class Scheduler {
   std::vector<Token> append(Sequence& seq, std::span<const Token> tokens, Finish* finish) const;
   Finish ended(const Sequence& seq, Token token) const;
   void retire(Sequence& seq);
+  void seal(Sequence& seq);
   const Step& front_step(StepId id) const;
   Sequence* waits_for(const Planned& planned, StepId step) const;
   void void_steps_in_flight();
@@ -163,6 +180,7 @@ class Scheduler {
   std::deque<Step> steps_;
   StepCost cost_;
   std::vector<std::pair<SeqId, Ignored>> ignored_;
+  std::vector<Sealed> sealed_;
   std::vector<SeqId> dropped_;  // rows the worker may forget, told with the next plan
   StepId next_step_ = 0;
 };

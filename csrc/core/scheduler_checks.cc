@@ -77,6 +77,9 @@ SchedulerConfig checked_config(SchedulerConfig config) {
   if (l.input_budget <= l.draft_slots) throw InvalidField("input_budget", "must be greater than draft_slots");
   if (config.num_blocks >= 2 && l.watermark_blocks >= config.num_blocks - 1)
     throw InvalidField("watermark_blocks", "must leave at least one block of the pool to use");
+  at_least(0, "seal_tokens", config.seal_tokens);
+  if (config.seal_tokens > 0 && (config.block_size < 1 || config.seal_tokens % config.block_size != 0))
+    throw InvalidField("seal_tokens", "must be a multiple of block_size");
   check_phases(config);
   return config;
 }

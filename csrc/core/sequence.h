@@ -77,6 +77,7 @@ struct Sequence {
   std::vector<std::int32_t> num_sent;  // per group: blocks the worker has been told of
   std::int32_t num_cached_tokens = 0;  // hit taken at first admission
   std::int32_t num_preemptions = 0;
+  std::int32_t num_sealed = 0;  // grains told to whoever stores them
   bool admitted_before = false;
   bool arrived_computed = false;   // forked or handed over: what it had computed was no prefix hit
   bool shares_last_block = false;  // forked inside a block, which must be cloned before it is written

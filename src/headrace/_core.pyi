@@ -277,7 +277,7 @@ class CommitResult:
 class Scheduler:
     """Sequences, queues and blocks; plans steps and takes their results."""
 
-    def __init__(self, *, num_blocks: int, block_size: int = 32, groups: Sequence[tuple[int, int]] = [(0, 0)], prefix_caching: bool = True, weak_hash: bool = False, token_budget: int = 512, input_budget: int = 0, draft_slots: int = 0, lookahead: int = 0, max_seqs: int = 64, max_model_len: int = 2048, long_prefill_threshold: int = 0, watermark_blocks: int = 0, chunked_prefill: bool = True, full_sequence_must_fit: bool = True, priority: bool = False, role: int = 0, cp_size: int = 1, min_slice: int = 1, max_sum_keys: int = 0, stop_preempted: bool = False, prefill_cost: tuple[float, float, float] = (0.0, 0.0, 0.0)) -> None:
+    def __init__(self, *, num_blocks: int, block_size: int = 32, groups: Sequence[tuple[int, int]] = [(0, 0)], prefix_caching: bool = True, weak_hash: bool = False, token_budget: int = 512, input_budget: int = 0, draft_slots: int = 0, lookahead: int = 0, max_seqs: int = 64, max_model_len: int = 2048, long_prefill_threshold: int = 0, watermark_blocks: int = 0, chunked_prefill: bool = True, full_sequence_must_fit: bool = True, priority: bool = False, role: int = 0, cp_size: int = 1, min_slice: int = 1, max_sum_keys: int = 0, stop_preempted: bool = False, prefill_cost: tuple[float, float, float] = (0.0, 0.0, 0.0), seal_tokens: int = 0) -> None:
         """
         groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.
         """
@@ -323,6 +323,19 @@ class Scheduler:
     def fail(self, step: int) -> list[int]: ...
 
     def reset_prefix_cache(self, reset_running: bool = False) -> bool: ...
+
+    def take_sealed(self) -> list[tuple[int, int, list[int]]]:
+        """
+        (sequence, index, blocks group after group) of stretches whose KV has become final; true until a plan.
+        """
+
+    def cached_tokens(self, id: int) -> int:
+        """Tokens of a sequence that the pool holds now."""
+
+    def import_prefix(self, id: int, num_tokens: int) -> list[tuple[int, int, int]]:
+        """
+        (group, position in blocks, block) to fill before any step planned later. Empty: nothing to fill.
+        """
 
     def inspect(self, id: int) -> object:
         """A sequence's counts and blocks as a dict, for tests and explanations."""
@@ -401,3 +414,14 @@ class RowTable:
     def clear(self) -> None: ...
 
     def __len__(self) -> int: ...
+
+GRAIN: int = 128
+
+def grain_root(name_space: bytes, salt: str) -> bytes:
+    """Where a tenant's chains of stored KV begin."""
+
+def grain_chain(root: bytes, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], keys: ExtraKeys = ...) -> list:
+    """One 32-byte key per full grain of 128 tokens."""
+
+def crc32c(data: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu', writable=False)], crc: int = 0) -> int:
+    """CRC-32C of bytes, continuing from `crc`."""

@@ -11,6 +11,7 @@ void bind_pool(nb::module_& m);
 void bind_scheduler(nb::module_& m);
 void bind_pack(nb::module_& m);
 void bind_verify(nb::module_& m);
+void bind_store(nb::module_& m);
 }  // namespace headrace::bind
 
 NB_MODULE(_core, m) {
@@ -21,4 +22,5 @@ NB_MODULE(_core, m) {
   headrace::bind::bind_verify(m);
   headrace::bind::bind_scheduler(m);
   headrace::bind::bind_pack(m);
+  headrace::bind::bind_store(m);
 }

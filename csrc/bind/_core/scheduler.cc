@@ -36,18 +36,17 @@ Enum enum_of(const char* field, int value, int count) {
   return static_cast<Enum>(value);
 }
 
-std::unique_ptr<Scheduler> make_scheduler(std::int32_t num_blocks, std::int32_t block_size,
-                                          const std::vector<std::tuple<int, std::int32_t>>& groups, bool prefix_caching,
-                                          bool weak_hash, std::int32_t token_budget, std::int32_t input_budget,
-                                          std::int32_t draft_slots, std::int32_t lookahead, std::int32_t max_seqs,
-                                          std::int32_t max_model_len, std::int32_t long_prefill_threshold,
-                                          std::int32_t watermark_blocks, bool chunked_prefill,
-                                          bool full_sequence_must_fit, bool priority, int role, std::int32_t cp_size,
-                                          std::int32_t min_slice, std::int32_t max_sum_keys, bool stop_preempted,
-                                          const std::tuple<double, double, double>& prefill_cost) {
+std::unique_ptr<Scheduler> make_scheduler(
+    std::int32_t num_blocks, std::int32_t block_size, const std::vector<std::tuple<int, std::int32_t>>& groups,
+    bool prefix_caching, bool weak_hash, std::int32_t token_budget, std::int32_t input_budget, std::int32_t draft_slots,
+    std::int32_t lookahead, std::int32_t max_seqs, std::int32_t max_model_len, std::int32_t long_prefill_threshold,
+    std::int32_t watermark_blocks, bool chunked_prefill, bool full_sequence_must_fit, bool priority, int role,
+    std::int32_t cp_size, std::int32_t min_slice, std::int32_t max_sum_keys, bool stop_preempted,
+    const std::tuple<double, double, double>& prefill_cost, std::int32_t seal_tokens) {
   core::SchedulerConfig config;
   config.num_blocks = num_blocks, config.block_size = block_size, config.prefix_caching = prefix_caching;
   config.hash = weak_hash ? core::HashKind::kWeakForTests : core::HashKind::kSha256Cbor;
+  config.seal_tokens = seal_tokens;
   config.groups.clear();
   for (const auto& [kind, window] : groups)
     config.groups.push_back({enum_of<core::GroupKind>("groups", kind, 2), window});
@@ -143,7 +142,7 @@ void bind_scheduler(nb::module_& m) {
            "max_seqs"_a = 64, "max_model_len"_a = 2048, "long_prefill_threshold"_a = 0, "watermark_blocks"_a = 0,
            "chunked_prefill"_a = true, "full_sequence_must_fit"_a = true, "priority"_a = false, "role"_a = 0,
            "cp_size"_a = 1, "min_slice"_a = 1, "max_sum_keys"_a = 0, "stop_preempted"_a = false,
-           "prefill_cost"_a = std::make_tuple(0.0, 0.0, 0.0),
+           "prefill_cost"_a = std::make_tuple(0.0, 0.0, 0.0), "seal_tokens"_a = 0,
            "groups: (kind, window) pairs. input_budget 0: no limit of its own. Raises InvalidField.")
       .def("add", &add, "id"_a, "prompt"_a.noconvert(), nb::kw_only(), "max_tokens"_a = 16, "min_tokens"_a = 0,
            "eos_ids"_a = std::vector<core::Token>{}, "stop_ids"_a = std::vector<core::Token>{}, "ignore_eos"_a = false,
@@ -188,6 +187,25 @@ void bind_scheduler(nb::module_& m) {
       .def("fail", &Scheduler::fail, "step"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("reset_prefix_cache", &Scheduler::reset_prefix_cache, "reset_running"_a = false,
            nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "take_sealed",
+          [](Scheduler& self) {
+            std::vector<std::tuple<core::SeqId, std::int32_t, std::vector<core::BlockId>>> out;
+            for (core::Sealed& s : self.take_sealed()) out.emplace_back(s.seq, s.index, std::move(s.blocks));
+            return out;
+          },
+          "(sequence, index, blocks group after group) of stretches whose KV has become final; true until a plan.")
+      .def("cached_tokens", &Scheduler::cached_tokens, "id"_a, "Tokens of a sequence that the pool holds now.")
+      .def(
+          "import_prefix",
+          [](Scheduler& self, core::SeqId id, std::int32_t num_tokens) {
+            std::vector<std::tuple<std::int32_t, std::int32_t, core::BlockId>> out;
+            for (const core::ImportedBlock& b : self.import_prefix(id, num_tokens))
+              out.emplace_back(b.group, b.position, b.block);
+            return out;
+          },
+          "id"_a, "num_tokens"_a,
+          "(group, position in blocks, block) to fill before any step planned later. Empty: nothing to fill.")
       .def("inspect", &inspect, "id"_a, "A sequence's counts and blocks as a dict, for tests and explanations.")
       .def(
           "ref_counts",

@@ -15,6 +15,7 @@ from .chat import chat
 from .doctor import doctor
 from .generate import generate
 from .guard import GuardedCommand
+from .kv import kv_app
 from .models import models_app
 from .run import run
 from .serve import serve
@@ -34,6 +35,7 @@ def build_app() -> typer.Typer:
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
     app.add_typer(bench_app(), name="bench")
+    app.add_typer(kv_app(), name="kv")
     return app
 
 

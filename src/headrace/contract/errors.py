@@ -48,6 +48,14 @@ class RecordingError(HeadraceError, ValueError):
         self.line = line
 
 
+class StoreError(HeadraceError):
+    """A KV store that cannot be opened, reached or cleared. ``where`` names its folder or address."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+        self.where = where
+
+
 class WorkerError(HeadraceError):
     """A step failed in the worker. The sequences of that step are affected; the engine goes on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.contract.errors import ConfigError
@@ -35,4 +36,19 @@ def save_plot(report: Report, path: Path) -> None:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
     figure.suptitle(f"{report.machine.get('cpu', '')}, {report.machine.get('date', '')}", fontsize=9)
+    figure.savefig(path, dpi=120)
+
+
+def save_lines(lines: Mapping[str, Sequence[tuple[float, float]]], path: Path, x_name: str, y_name: str) -> None:
+    """Several named curves over a logarithmic x in one panel."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.6), layout="constrained")
+    axes = figure.subplots()
+    for name, points in lines.items():
+        axes.plot(*zip(*points), marker="o", label=name)
+    axes.set(xlabel=x_name, ylabel=y_name, xscale="log")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    axes.legend()
     figure.savefig(path, dpi=120)

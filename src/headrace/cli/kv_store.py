@@ -1,0 +1,142 @@
+"""``headrace kv stat|check|purge|gc|size``: looking after the store on this machine. Never loads a model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace import env
+from headrace.contract.errors import ConfigError, StoreError
+
+from .console import bytes_text, print_json, print_table, to_stdout
+from .flags import ReportFlags, flagged
+
+if TYPE_CHECKING:
+    from headrace.kv.local import LocalStore
+
+Store = Annotated[Path | None, typer.Option("--kv-store", help="The store's folder. Default: kv in the cache folder.")]
+Tenant = Annotated[str | None, typer.Option(help="Only what was stored under this cache salt ('' for none).")]
+
+
+@contextmanager
+def opened(folder: Path | None) -> Iterator[LocalStore]:
+    """The store at ``folder``, for maintenance. Raises StoreError when there is none."""
+    from headrace.kv.local import LocalStore
+    from headrace.kv.place import NO_LIMIT, default_folder
+
+    place = folder or default_folder(env.cache_dir())
+    if not (place / "index").is_dir():
+        raise StoreError(str(place), "there is no KV store here")
+    store = LocalStore(place, NO_LIMIT)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@flagged
+def stat_command(report: ReportFlags, kv_store: Store = None) -> None:
+    """How much the store holds."""
+    with opened(kv_store) as store:
+        facts = store.stat()
+    for name in ("capacity_bytes", "hits", "misses", "puts", "failed_puts", "failed_reads", "evicted"):
+        del facts[name]  # of this opening: all zero
+    _tell(facts, report)
+
+
+@flagged
+def check_command(report: ReportFlags, kv_store: Store = None) -> None:
+    """Read and check every value; damaged ones are dropped. Exit code 1 when there were any."""
+    from headrace.kv.reclaim import check
+
+    with opened(kv_store) as store:
+        good, damaged = check(store)
+    _tell({"whole": good, "damaged": damaged}, report)
+    if damaged:
+        raise typer.Exit(1)
+
+
+@flagged
+def purge_command(
+    report: ReportFlags,
+    kv_store: Store = None,
+    tenant: Tenant = None,
+    everything: Annotated[bool, typer.Option("--all", help="Everybody's values.")] = False,
+) -> None:
+    """Destroy the values of one tenant, or all: overwritten, then forgotten."""
+    from headrace.kv.keys import tenant_tag
+    from headrace.kv.reclaim import purge
+
+    if everything == (tenant is not None):
+        raise ConfigError("tenant", "say whose values: --tenant SALT, or --all")
+    with opened(kv_store) as store:
+        count = purge(store, None if tenant is None else tenant_tag(tenant))
+    _tell({"purged": count}, report)
+
+
+@flagged
+def gc_command(report: ReportFlags, kv_store: Store = None) -> None:
+    """Drop what is too old and give back every byte nobody refers to."""
+    from headrace.kv.reclaim import collect, expire
+
+    with opened(kv_store) as store:
+        before = store.stat()["file_bytes"]
+        expired, collected = expire(store), 0
+        while collect(store, everything=True):
+            collected += 1
+        store.seal()
+        after = store.stat()["file_bytes"]
+    _tell({"expired": expired, "segments_collected": collected, "freed_bytes": before - after}, report)
+
+
+@flagged
+def size_command(
+    model: Annotated[str, typer.Argument(help="A listed name, a path, hf:ORG/NAME.")],
+    report: ReportFlags,
+    store_size: Annotated[str, typer.Option(help="Size of the store, such as 4GiB.")] = "4GiB",
+    kv_dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+) -> None:
+    """What a model's KV takes in the store: bytes per token and grain, and how many tokens fit."""
+    from .flags import parse_size
+    from .loading import check_model_name
+    from .model_facts import model_facts
+
+    check_model_name(model)
+    if kv_dtype not in ("bfloat16", "float32"):
+        raise ConfigError("kv_dtype", "must be bfloat16 or float32")
+    kv = model_facts(model)["kv"]
+    _tell(sizes(kv, parse_size("store_size", store_size), 2 if kv_dtype == "bfloat16" else 4), report)
+
+
+def sizes(kv: dict[str, Any], store_bytes: int, element_bytes: int) -> dict[str, Any]:
+    """From the facts of a model's KV (``model_facts``, which counts four bytes an element)."""
+    from headrace.kv.keys import GRAIN
+    from headrace.kv.segment import PAGE, padded
+
+    grain = {False: 0, True: 0}  # bytes of a grain, by whether the layers see a window
+    for group in kv["groups"]:
+        grain[bool(group["window"])] += group["bytes_per_token"] * element_bytes // 4 * GRAIN
+    on_disk = sum(PAGE + padded(record) for record in grain.values() if record)
+    return {
+        "bytes_per_token": sum(grain.values()) // GRAIN,
+        "block_record_bytes": grain[False],
+        "state_record_bytes": grain[True],
+        "disk_bytes_per_grain": on_disk,
+        "tokens_in_store": store_bytes // on_disk * GRAIN,
+    }
+
+
+def _tell(facts: dict[str, Any], report: ReportFlags) -> None:
+    if report.as_json:
+        print_json(facts)
+        return
+    print_table(("what", "value"), [[name.replace("_", " "), _said(name, value)] for name, value in facts.items()])
+    to_stdout("")
+
+
+def _said(name: str, value: Any) -> str:
+    return bytes_text(value) if "bytes" in name else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,176 @@
+"""The index of the local store: where each value lies, in LMDB. Many processes may read, one at a time write.
+
+Every change is one transaction; an entry is written after its value is complete and taken out before its bytes are
+reused. The index may be lost at any time: it is built again from the segments. Never holds content.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import lmdb
+
+from .segment import PAGE, padded
+
+ENTRY = struct.Struct("<IQIBBII16s16sdd")
+SEGMENT = struct.Struct("<QQ")
+MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
+FORMAT = b"1"
+
+EntryKey = bytes
+"""A grain's 32-byte key and one byte for the kind."""
+
+
+def entry_key(key: bytes, kind: int) -> EntryKey:
+    return key + bytes([kind])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One value: its place, what it is, and when it was last used (``created``, ``used``: seconds of wall time)."""
+
+    segment: int
+    offset: int
+    length: int
+    kind: int
+    ttl_class: int
+    depth: int
+    turn: int
+    name_space: bytes
+    tenant: bytes
+    created: float
+    used: float
+
+    @property
+    def span(self) -> int:
+        """Bytes it takes in its segment."""
+        return PAGE + padded(self.length)
+
+    def pack(self) -> bytes:
+        place = (self.segment, self.offset, self.length, self.kind, self.ttl_class, self.depth, self.turn)
+        return ENTRY.pack(*place, self.name_space, self.tenant, self.created, self.used)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Entry:
+        return cls(*ENTRY.unpack(data))
+
+
+@dataclass(slots=True)
+class SegmentRow:
+    """``size``: bytes of the file. ``live``: bytes of it that entries refer to."""
+
+    size: int = 0
+    live: int = 0
+
+
+class Change:
+    """One transaction; made by ``Index.change``."""
+
+    def __init__(self, txn: lmdb.Transaction, index: Index) -> None:
+        self._txn, self._index = txn, index
+
+    def get(self, key: EntryKey) -> Entry | None:
+        data = self._txn.get(key, db=self._index.entries)
+        return None if data is None else Entry.unpack(bytes(data))
+
+    def put(self, key: EntryKey, entry: Entry) -> None:
+        """Adds or replaces."""
+        self.remove(key)
+        self._txn.put(key, entry.pack(), db=self._index.entries)
+        self._credit(entry.segment, entry.span)
+
+    def mark_used(self, key: EntryKey, when: float) -> None:
+        """Moves an entry to the young end; nothing happens when it is gone."""
+        entry = self.get(key)
+        if entry is not None:
+            packed = ENTRY.pack(*ENTRY.unpack(entry.pack())[:-1], when)
+            self._txn.put(key, packed, db=self._index.entries)
+
+    def remove(self, key: EntryKey) -> bool:
+        """Takes an entry out; false when there was none."""
+        entry = self.get(key)
+        if entry is None:
+            return False
+        self._txn.delete(key, db=self._index.entries)
+        self._credit(entry.segment, -entry.span)
+        return True
+
+    def segment(self, number: int) -> SegmentRow | None:
+        data = self._txn.get(struct.pack(">I", number), db=self._index.segments)
+        return None if data is None else SegmentRow(*SEGMENT.unpack(bytes(data)))
+
+    def set_size(self, number: int, size: int) -> None:
+        """Notes a segment, or how large it has become."""
+        live = (self.segment(number) or SegmentRow()).live
+        self._txn.put(struct.pack(">I", number), SEGMENT.pack(size, live), db=self._index.segments)
+
+    def forget_segment(self, number: int) -> None:
+        self._txn.delete(struct.pack(">I", number), db=self._index.segments)
+
+    def next_segment(self) -> int:
+        """A number nobody had before."""
+        number = int(bytes(self._txn.get(b"next", b"1", db=self._index.meta)))
+        self._txn.put(b"next", str(number + 1).encode(), db=self._index.meta)
+        return number
+
+    def at_least_segment(self, number: int) -> None:
+        """Numbers found on disk are taken, whatever the index says."""
+        if int(bytes(self._txn.get(b"next", b"1", db=self._index.meta))) <= number:
+            self._txn.put(b"next", str(number + 1).encode(), db=self._index.meta)
+
+    def _credit(self, number: int, span: int) -> None:
+        row = self.segment(number)
+        if row is not None:
+            packed = SEGMENT.pack(row.size, max(0, row.live + span))
+            self._txn.put(struct.pack(">I", number), packed, db=self._index.segments)
+
+
+class Index:
+    """Opens or creates. Raises lmdb.Error; one process must not open the same folder twice."""
+
+    def __init__(self, folder: Path) -> None:
+        # Without sync: a killed process loses nothing; a power failure may cost the index, which is then rebuilt.
+        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=3, mode=0o600, sync=False, max_readers=512)
+        self._env.reader_check()  # slots of readers that were killed
+        self.entries = self._env.open_db(b"entries")
+        self.segments = self._env.open_db(b"segments")
+        self.meta = self._env.open_db(b"meta")
+
+    @contextmanager
+    def change(self) -> Iterator[Change]:
+        """One transaction, all or nothing."""
+        with self._env.begin(write=True) as txn:
+            yield Change(txn, self)
+
+    def get(self, key: EntryKey) -> Entry | None:
+        with self._env.begin() as txn:
+            return Change(txn, self).get(key)
+
+    def held(self, keys: Iterable[EntryKey]) -> list[Entry | None]:
+        """The entries of several keys, all of one moment."""
+        with self._env.begin() as txn:
+            change = Change(txn, self)
+            return [change.get(key) for key in keys]
+
+    def all_entries(self) -> list[tuple[EntryKey, Entry]]:
+        with self._env.begin() as txn:
+            return [(bytes(k), Entry.unpack(v)) for k, v in txn.cursor(db=self.entries)]
+
+    def all_segments(self) -> dict[int, SegmentRow]:
+        with self._env.begin() as txn:
+            rows = txn.cursor(db=self.segments)
+            return {struct.unpack(">I", k)[0]: SegmentRow(*SEGMENT.unpack(v)) for k, v in rows}
+
+    def count(self) -> int:
+        with self._env.begin() as txn:
+            return int(txn.stat(db=self.entries)["entries"])
+
+    def sync(self) -> None:
+        self._env.sync(True)
+
+    def close(self) -> None:
+        self._env.close()

@@ -1,0 +1,293 @@
+"""The local store: values in segment files, their places in LMDB, on one machine, for any number of processes.
+
+Put-if-absent; a value is visible only when complete and every read is checked. Every failure is a miss that is counted:
+no method raises for what a disk does. Size-bounded; a lock of the process keeps its threads in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from headrace.contract.errors import StoreError
+
+from . import reclaim
+from .disk import Disk
+from .index import Entry, EntryKey, Index, entry_key
+from .policy import Lru, Policy
+from .recovery import recover, remove_index
+from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
+from .writer import SegmentWriter, open_segment
+
+log = logging.getLogger("headrace.kv")
+
+DAY_S = 86_400.0
+TTL_S = {0: 7 * DAY_S, 1: 3 * DAY_S}  # chat, agent
+CHAT, AGENT = 0, 1
+SEGMENT_BYTES = 64 << 20
+ANY_SPACE = bytes(16)
+USED_BATCH = 256  # uses noted at once
+Trouble = (OSError, lmdb.Error)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the store was opened. ``damaged``: values that failed their checks and were dropped."""
+
+    hits: int = 0
+    misses: int = 0
+    puts: int = 0
+    failed_puts: int = 0
+    failed_reads: int = 0
+    damaged: int = 0
+    evicted: int = 0
+    recovered: int = 0
+
+
+class LocalStore:
+    """``folder`` is created. ``name_space``: 16 bytes that values must carry; none given: any (for maintenance).
+
+    Raises StoreError when it cannot be opened; no other method does.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        capacity_bytes: int,
+        *,
+        name_space: bytes = ANY_SPACE,
+        segment_bytes: int = SEGMENT_BYTES,
+        policy: Policy | None = None,
+        disk: Disk | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder, self.capacity_bytes, self.name_space = folder, capacity_bytes, name_space
+        self.segment_bytes = max(4 * PAGE, min(segment_bytes, capacity_bytes // 4))
+        self.policy: Policy = policy or Lru()
+        self.counts = Counts()
+        self.disk = disk or Disk()
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.segments = folder / "segments"
+        self._writer: SegmentWriter | None = None
+        self._used: dict[EntryKey, float] = {}
+        self._closed = False
+        self.index = self._open()
+
+    def _open(self) -> Index:
+        place = self.folder / "index"
+        try:
+            for path in (self.segments, place):
+                self.disk.make_folder(path)
+            try:
+                index = Index(place)
+                self.counts.recovered = recover(self.disk, self.segments, index)
+            except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+                log.warning("the KV store's index is damaged (%s) and is built anew", error)
+                remove_index(place)
+                index = Index(place)
+                self.counts.recovered = recover(self.disk, self.segments, index)
+        except Trouble as error:
+            raise StoreError(str(self.folder), f"cannot be opened: {error}") from error
+        return index
+
+    # -- reading ------------------------------------------------------------------------------------------------
+
+    def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]:
+        """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
+        try:
+            held = self.index.held(entry_key(*key) for key in keys)
+        except Trouble:
+            return [False] * len(keys)
+        return [entry is not None and self._serves(entry) for entry in held]
+
+    def get(self, key: bytes, kind: int) -> Bytes | None:
+        """The value, checked; None is a miss, whatever the reason."""
+        name = entry_key(key, kind)
+        value = None
+        for _ in range(2):  # a value that was moved between the look-up and the read is found at the second try
+            try:
+                entry = self.index.get(name)
+                if entry is None or not self._serves(entry):
+                    break
+                value = self._read(name, key, entry)
+                break
+            except FileNotFoundError:
+                continue
+            except Trouble:
+                self.counts.failed_reads += 1
+                break
+        if value is None:
+            self.counts.misses += 1
+            return None
+        self.counts.hits += 1
+        self._note_use(name)
+        return value
+
+    def _serves(self, entry: Entry) -> bool:
+        foreign = self.name_space not in (ANY_SPACE, entry.name_space)
+        return not foreign and not reclaim.expired(entry, self.clock())
+
+    def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
+        fd = open_segment(self.disk, self.segments, entry.segment)
+        try:
+            page = read_page(self.disk, fd, entry.offset)
+            head = None if page is None else decode_head(page)
+            same = head is not None and (head.key, head.kind, head.length) == (key, entry.kind, entry.length)
+            if head is None or not same or head.dead or head.name_space != entry.name_space:
+                value = None
+            else:
+                value = read_payload(self.disk, fd, entry.offset, head)
+            if value is None:
+                self._drop_damaged(name, entry)
+            return value
+        finally:
+            self.disk.close(fd)
+
+    def _drop_damaged(self, name: EntryKey, entry: Entry) -> None:
+        """Drops an entry whose bytes are not what they should be, unless it points elsewhere by now."""
+        with self.index.change() as change:
+            now = change.get(name)
+            if now is not None and (now.segment, now.offset) == (entry.segment, entry.offset):
+                change.remove(name)
+                self.counts.damaged += 1
+
+    def _note_use(self, name: EntryKey) -> None:
+        with self.lock:
+            self._used[name] = self.clock()
+            if len(self._used) >= USED_BATCH:
+                self.flush_uses()
+
+    def flush_uses(self) -> None:
+        """Writes down what was used since the last time: the order in which values leave."""
+        with self.lock, contextlib.suppress(*Trouble):
+            used, self._used = self._used, {}
+            if used:
+                with self.index.change() as change:
+                    for name, when in used.items():
+                        change.mark_used(name, when)
+
+    # -- writing ------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        key: bytes,
+        kind: int,
+        payload: Bytes,
+        *,
+        tenant: bytes = bytes(16),
+        depth: int = 0,
+        turn: int = 1,
+        ttl_class: int = CHAT,
+    ) -> bool:
+        """Stores unless it is here; true when it is here afterwards."""
+        head = ValueHead(key, kind, len(payload), self.name_space, tenant, depth, turn, ttl_class)
+        if not 0 < head.length <= MOST_VALUE_BYTES or head.span + 2 * PAGE > self.capacity_bytes:
+            self.counts.failed_puts += 1
+            return False
+        with self.lock:
+            if self._closed:
+                return False
+            if self.has([(key, kind)])[0]:
+                return True
+            try:
+                stored = self._store(head, payload)
+            except Trouble as error:
+                log.debug("a value could not be stored: %s", error)
+                stored = False
+            self.counts.puts += stored
+            self.counts.failed_puts += not stored
+            return stored
+
+    def _store(self, head: ValueHead, payload: Bytes) -> bool:
+        self.flush_uses()
+        if not reclaim.make_room(self, head.span + 2 * PAGE):
+            return False
+        now = self.clock()
+        writer, offset = self.append(_with_crcs(head, payload), payload)
+        place = (writer.number, offset, head.length, head.kind, head.ttl_class, head.depth, head.turn)
+        entry = Entry(*place, head.name_space, head.tenant, now, now)
+        name = entry_key(head.key, head.kind)
+        with self.index.change() as change:
+            change.set_size(writer.number, writer.size)
+            held = change.get(name)
+            if held is None or not self._serves(held):  # another process may have been faster
+                change.put(name, entry)
+        return True
+
+    def append(self, head: ValueHead, payload: Bytes) -> tuple[SegmentWriter, int]:
+        """Writes a value into the open segment, a new one when it is full. Raises OSError. Publishes nothing."""
+        if self._writer is not None and self._writer.size + head.span > self.segment_bytes and self._writer.count:
+            self.seal()
+        if self._writer is None:
+            with self.index.change() as change:
+                number = change.next_segment()
+            self._writer = SegmentWriter(self.disk, self.segments, number)
+        try:
+            return self._writer, self._writer.append(head, payload)
+        except OSError:
+            if self._writer.broken:
+                self._writer.abandon()
+                self._writer = None
+            raise
+
+    def seal(self) -> None:
+        """Closes the open segment, so that it may be collected and outlives a power failure."""
+        with self.lock, contextlib.suppress(*Trouble):
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.seal()
+                with self.index.change() as change:
+                    change.set_size(writer.number, writer.size + PAGE)
+                self.index.sync()
+
+    @property
+    def open_segment_number(self) -> int | None:
+        return None if self._writer is None else self._writer.number
+
+    # -- looking after it ---------------------------------------------------------------------------------------
+
+    def delete(self, key: bytes, kind: int) -> bool:
+        """Forgets a value; its bytes are given back with their segment."""
+        try:
+            with self.index.change() as change:
+                return change.remove(entry_key(key, kind))
+        except Trouble:
+            return False
+
+    def stat(self) -> dict[str, Any]:
+        """Sizes and counts, for people and metrics. Raises nothing; an unreadable index reads as an empty one."""
+        rows, entries = self.index.all_segments(), self.index.all_entries()
+        return {
+            "folder": str(self.folder),
+            "capacity_bytes": self.capacity_bytes,
+            "file_bytes": sum(row.size for row in rows.values()),
+            "value_bytes": sum(entry.length for _, entry in entries),
+            "values": len(entries),
+            "segments": len(rows),
+            "tenants": len({entry.tenant for _, entry in entries}),
+            "name_spaces": len({entry.name_space for _, entry in entries}),
+            **asdict(self.counts),
+        }
+
+    def close(self) -> None:
+        """Seals and lets go. Later calls store and find nothing."""
+        with self.lock:
+            if not self._closed:
+                self.flush_uses()
+                self.seal()
+                self._closed = True
+                self.index.close()
+
+
+def _with_crcs(head: ValueHead, payload: Bytes) -> ValueHead:
+    fields = (head.key, head.kind, head.length, head.name_space, head.tenant, head.depth, head.turn, head.ttl_class)
+    return ValueHead(*fields, crcs=page_crcs(payload))

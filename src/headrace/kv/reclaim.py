@@ -1,0 +1,169 @@
+"""Giving space back: expiry, eviction by a policy, and collection by whole segment.
+
+The order is always: entries out, bytes after. So nobody finds an entry whose bytes are gone, and what is interrupted
+leaves at most bytes that nobody refers to, which the next collection takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from .index import Entry, EntryKey
+from .policy import Item
+from .segment import PAGE, decode_head, read_page, read_payload, scan
+from .writer import open_segment, overwrite, sealed_path
+
+if TYPE_CHECKING:
+    from .local import LocalStore
+
+WORTH_MOVING = 0.5  # a segment with more than this share alive is emptied by eviction rather than copied
+ROUNDS = 64  # of making room; then the put is refused
+
+
+def expired(entry: Entry, now: float) -> bool:
+    """Whether its class's time since the last use is over."""
+    from .local import TTL_S
+
+    return now - entry.used > TTL_S.get(entry.ttl_class, 0.0)
+
+
+def make_room(store: LocalStore, need: int) -> bool:
+    """Evicts and collects until ``need`` more bytes fit; false when they never will."""
+    for _ in range(ROUNDS):
+        rows = store.index.all_segments()
+        if sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
+            return True
+        if collect(store):
+            continue
+        if not evict(store, max(need, store.segment_bytes)):
+            store.seal()  # nothing is left but what the open segment wastes
+            if not collect(store):
+                return False
+    return False
+
+
+def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tuple[EntryKey, Entry]]:
+    """Those that leave first, first: expired ones, then by the policy; of equals the deepest."""
+    now = store.clock()
+    entries = sorted(entries, key=lambda pair: (pair[1].used, -pair[1].depth))
+    capacity = len(entries)
+
+    def order(numbered: tuple[int, tuple[EntryKey, Entry]]) -> tuple[bool, float, int]:
+        position, (_, entry) = numbered
+        item = Item(position, entry.depth, entry.turn, size=entry.length)
+        return not expired(entry, now), store.policy.rank(item, capacity), -entry.depth
+
+    return [pair for _, pair in sorted(enumerate(entries), key=order)]
+
+
+def evict(store: LocalStore, size: int) -> int:
+    """Forgets the least valuable entries, ``size`` bytes of them; returns how many."""
+    victims, freed = [], 0
+    for key, entry in ranked(store, store.index.all_entries()):
+        if freed >= size:
+            break
+        victims.append(key)
+        freed += entry.span
+    with store.index.change() as change:
+        count = sum(change.remove(key) for key in victims)
+    store.counts.evicted += count
+    return count
+
+
+def expire(store: LocalStore) -> int:
+    """Forgets what is too old; returns how many."""
+    now = store.clock()
+    old = [key for key, entry in store.index.all_entries() if expired(entry, now)]
+    with store.index.change() as change:
+        return sum(change.remove(key) for key in old)
+
+
+def collect(store: LocalStore, *, everything: bool = False) -> bool:
+    """Gives the emptiest sealed segment back, copying what lives in it; false when none is worth it.
+
+    ``everything``: any segment with a dead byte is worth it.
+    """
+    rows = store.index.all_segments()
+    own = store.open_segment_number
+    sealed = [n for n in rows if n != own and sealed_path(store.segments, n).exists()]
+    if not sealed:
+        return False
+    number = min(sealed, key=lambda n: rows[n].live / max(1, rows[n].size))
+    row = rows[number]
+    most = row.size - 2 * PAGE - 1 if everything else WORTH_MOVING * row.size
+    if row.live > most:
+        return False
+    if row.live and not _move(store, number):
+        return False
+    store.disk.remove(sealed_path(store.segments, number))
+    with store.index.change() as change:
+        change.forget_segment(number)
+    return True
+
+
+def _move(store: LocalStore, number: int) -> bool:
+    """Copies what lives in a segment to the open one; damaged values are left behind."""
+    living = [(key, entry) for key, entry in store.index.all_entries() if entry.segment == number]
+    fd = open_segment(store.disk, store.segments, number)
+    try:
+        for key, entry in living:
+            _move_value(store, fd, key, entry)
+    finally:
+        store.disk.close(fd)
+    return not any(entry.segment == number for _, entry in store.index.all_entries())
+
+
+def _move_value(store: LocalStore, fd: int, key: EntryKey, entry: Entry) -> None:
+    page = read_page(store.disk, fd, entry.offset)
+    head = None if page is None else decode_head(page)
+    payload = None if head is None or head.dead else read_payload(store.disk, fd, entry.offset, head)
+    if head is None or payload is None or head.key != key[:-1]:
+        with store.index.change() as change:
+            change.remove(key)
+        store.counts.damaged += 1
+        return
+    writer, offset = store.append(head, payload)
+    moved = (writer.number, offset, entry.length, entry.kind, entry.ttl_class, entry.depth, entry.turn)
+    with store.index.change() as change:
+        change.set_size(writer.number, writer.size)
+        now = change.get(key)
+        if now is not None and (now.segment, now.offset) == (entry.segment, entry.offset):
+            change.put(key, Entry(*moved, entry.name_space, entry.tenant, entry.created, now.used))
+
+
+def purge(store: LocalStore, tenant: bytes | None) -> int:
+    """Destroys one tenant's values (None: everybody's), evicted ones too: their bytes are overwritten, then forgotten.
+
+    Returns how many entries went. Raises OSError when bytes could not be overwritten; what was done before stays done.
+    """
+    with store.lock:
+        for number in store.index.all_segments():
+            with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+                _overwrite_values(store, number, tenant)
+        doomed = [k for k, e in store.index.all_entries() if tenant is None or e.tenant == tenant]
+        with store.index.change() as change:
+            count = sum(change.remove(key) for key in doomed)
+        store.seal()
+        while collect(store):
+            pass
+        return count
+
+
+def _overwrite_values(store: LocalStore, number: int, tenant: bytes | None) -> None:
+    fd = open_segment(store.disk, store.segments, number, write=True)
+    try:
+        for offset, head in scan(store.disk, fd, number):
+            if not head.dead and (tenant is None or head.tenant == tenant):
+                overwrite(store.disk, fd, offset, head)
+        store.disk.sync(fd)
+    finally:
+        store.disk.close(fd)
+
+
+def check(store: LocalStore) -> tuple[int, int]:
+    """Reads and checks every value; returns how many are whole and how many were damaged and dropped."""
+    good, before = 0, store.counts.damaged
+    for key, _ in store.index.all_entries():
+        good += store.get(key[:-1], key[-1]) is not None
+    return good, store.counts.damaged - before
