@@ -40,7 +40,7 @@ class Backend:
 
         self._xgrammar = xgrammar
         self._vocabulary = vocabulary
-        self._cache = {"cache_enabled": cache_bytes > 0, "cache_limit_bytes": cache_bytes or -1}
+        self._cache: dict[str, Any] = {"cache_enabled": cache_bytes > 0, "cache_limit_bytes": cache_bytes or -1}
         self._any_text = self._compiler(vocabulary.tokens)
         self._json_text = self._compiler([_json_token(token) for token in vocabulary.tokens])
 
@@ -68,6 +68,8 @@ class Backend:
             return compiler.compile_grammar(wanted.grammar)
         if wanted.choice is not None:
             return compiler.compile_grammar("root ::= " + " | ".join(map(_quoted, wanted.choice)))
+        if wanted.structural_tag is not None:
+            return self._json_text.compile_structural_tag(_schema_text(wanted.structural_tag))
         schema = '{"type": "object"}' if wanted.json is None else _schema_text(wanted.json)
         return self._json_text.compile_json_schema(
             schema, any_whitespace=True, max_whitespace_cnt=MAX_BLANKS, strict_mode=wanted.json is not None

@@ -23,7 +23,7 @@ from ..protocol.text_body import TextBody
 from .body import read
 from .errors import HttpError, as_http
 from .host import EngineHost
-from .jobs import Job, chat_ids, chat_job, messages_job, new_id, responses_job, text_job
+from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
 from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
 from .reply import StreamReply, WholeReply
@@ -80,7 +80,7 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
     async def count_tokens(request: Request) -> Response:
         body = await read(request, CountBody, host.limits.max_body_bytes)
         host.check_model(body.model)
-        ids = await asyncio.to_thread(chat_ids, host, body.conversation())
+        ids = await asyncio.to_thread(messages_ids, host, body)
         return json_response({"input_tokens": len(ids)})
 
     @app.post("/v1/responses")
@@ -102,7 +102,7 @@ async def answer(
     request_id = new_id(prefix)
     job = await asyncio.to_thread(make_job, host, body, request_id)
     respond = StreamReply if job.streams else WholeReply
-    return respond(host.generate(job.prepared), job.reply, host.limits, {"x-request-id": request_id})
+    return respond(host.generate(job.prepared, job.marks), job.reply, host.limits, {"x-request-id": request_id})
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from headrace.contract.errors import HeadraceError
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
+from ..text.answer_forms import AnswerForm, Mark, ParserChoice, find_form
 from .errors import HttpError, too_busy, unavailable
 from .generation import Generation
 
@@ -36,8 +38,15 @@ class HostLimits:
 class EngineHost:
     """Owns the engine. ``names``: what clients may call the model; the first is what answers say."""
 
-    def __init__(self, start: Callable[[], AsyncLLM], names: Sequence[str], limits: HostLimits | None = None) -> None:
+    def __init__(
+        self,
+        start: Callable[[], AsyncLLM],
+        names: Sequence[str],
+        limits: HostLimits | None = None,
+        parsers: ParserChoice | None = None,
+    ) -> None:
         self._start = start
+        self._parsers = parsers
         self.llm = start()
         self.names = tuple(names)
         self.limits = limits or HostLimits()
@@ -46,6 +55,12 @@ class EngineHost:
         self.draining = False
         self.num_open = 0
         self._watcher: asyncio.Task[None] | None = None
+
+    @cached_property
+    def form(self) -> AnswerForm:
+        """How the model writes thoughts and calls."""
+        tokenizer = self.llm.tokenizer
+        return find_form(None if tokenizer is None else tokenizer.chat_template, self._parsers)
 
     @property
     def ready(self) -> bool:
@@ -70,10 +85,10 @@ class EngineHost:
         if self.num_open + count > self.limits.max_open:
             raise too_busy(self.limits.max_open)
 
-    def generate(self, prepared: Sequence[Prepared]) -> HostedGeneration:
-        """Submits all or nothing."""
+    def generate(self, prepared: Sequence[Prepared], marks: Mapping[int, Mark] | None = None) -> HostedGeneration:
+        """Submits all or nothing. ``marks``: tokens that bound parts of the answers."""
         self.check_room(sum(len(one.requests) for one in prepared))
-        return HostedGeneration(self, prepared)
+        return HostedGeneration(self, prepared, marks)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -145,8 +160,8 @@ class EngineHost:
 class HostedGeneration(Generation):
     """A generation that counts as open from its start to its close."""
 
-    def __init__(self, host: EngineHost, prepared: Sequence[Prepared]) -> None:
-        super().__init__(host.llm, prepared, host.metrics)
+    def __init__(self, host: EngineHost, prepared: Sequence[Prepared], marks: Mapping[int, Mark] | None = None) -> None:
+        super().__init__(host.llm, prepared, host.metrics, marks)
         self._host = host
         self._count = sum(len(one.requests) for one in prepared)
         host.num_open += self._count

@@ -106,7 +106,8 @@ class WholeReply(GenerationResponse):
 
     async def serve(self, send: Send) -> None:
         while not self.generation.finished:
-            await self.generation.news(self.limits.keep_alive_s)
+            for one in await self.generation.news(self.limits.keep_alive_s):
+                self.reply.note(one)
         body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
         await self._start(send, 200, {"content-type": "application/json", "content-length": str(len(body))})
         await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})
