@@ -18,6 +18,7 @@ from .guard import GuardedCommand
 from .models import models_app
 from .run import run
 from .serve import serve
+from .tenants import tenants_app
 
 
 def build_app() -> typer.Typer:
@@ -33,6 +34,7 @@ def build_app() -> typer.Typer:
     for command in (run, chat, generate, serve, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
+    app.add_typer(tenants_app(), name="tenants")
     app.add_typer(bench_app(), name="bench")
     return app
 

@@ -115,6 +115,7 @@ class Generation:
     def _time(self, name: str, num_tokens: int) -> None:
         if not num_tokens:
             return
+        self.tokens_came(num_tokens)
         now = time.monotonic()
         if (last := self._last_s.get(name)) is None:
             self._metrics.observe("time_to_first_token_seconds", now - self._started_s)
@@ -122,6 +123,9 @@ class Generation:
             self._metrics.observe("inter_token_latency_seconds", (now - last) / num_tokens, num_tokens)
         self._last_s[name] = now
         self._metrics.add("generation_tokens", num_tokens)
+
+    def tokens_came(self, num_tokens: int) -> None:
+        """For whoever counts along."""
 
     def _count_end(self, choice: Choice) -> None:
         reason = choice.output.finish_reason or "abort"

@@ -64,6 +64,7 @@ class StreamReply(GenerationResponse):
     """Server-sent events."""
 
     async def serve(self, send: Send) -> None:
+        await self.generation.turn()
         first = await self._certain_start()
         await self._start(send, 200, STREAM_HEADERS)
         await self._write(send, self.reply.begin(self.generation.outputs))
@@ -105,6 +106,7 @@ class WholeReply(GenerationResponse):
     """One JSON body at the end. What fails before it is raised: the application words it for the route."""
 
     async def serve(self, send: Send) -> None:
+        await self.generation.turn()
         while not self.generation.finished:
             for one in await self.generation.news(self.limits.keep_alive_s):
                 self.reply.note(one)
