@@ -80,6 +80,31 @@ def openai_responses(url: str) -> str:
     return repr(text)
 
 
+SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}}, "required": ["city"]}
+
+
+@check
+def openai_tools(url: str) -> str:
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}]
+    wanted = {"model": served(url), "messages": SAID, "tools": tools, "tool_choice": "required", "temperature": 0}
+    answer = oai(url).chat.completions.create(**wanted, parallel_tool_calls=False, max_tokens=200).choices[0]
+    assert answer.finish_reason == "tool_calls"
+    with oai(url).chat.completions.stream(**wanted, parallel_tool_calls=False, max_tokens=200) as stream:
+        final = stream.get_final_completion().choices[0].message.tool_calls[0].function
+    assert final.arguments == answer.message.tool_calls[0].function.arguments
+    return final.arguments
+
+
+@check
+def anthropic_tools(url: str) -> str:
+    tools = [{"name": "weather", "input_schema": SCHEMA}]
+    wanted = {"model": served(url), "messages": SAID, "tools": tools, "tool_choice": {"type": "any"}, "max_tokens": 200}
+    with claude(url).messages.stream(**wanted) as stream:
+        use = stream.get_final_message().content[0]
+    assert use.input["city"] in ("Bern", "Rome")
+    return str(use.input)
+
+
 @check
 def openai_errors(url: str) -> str:
     try:

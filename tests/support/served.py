@@ -21,6 +21,7 @@ from headrace.api.async_llm import AsyncLLM
 from headrace.api.http.app import AppSettings, build_app
 from headrace.api.http.host import EngineHost, HostLimits
 from headrace.api.http.server import Server, ServerSettings
+from headrace.api.tenants.tenancy import Tenancy
 from headrace.api.text.tokenizer import Tokenizer, load_tokenizer
 from headrace.contract.request import Request
 from headrace.engine.client import ThreadClient
@@ -155,10 +156,11 @@ class Running:
             assert response.status_code == 200, response.read()
             return [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
 
-    def send_raw(self, route: str, body: dict[str, Any]) -> socket.socket:
+    def send_raw(self, route: str, body: dict[str, Any], key: str = "") -> socket.socket:
         """A request on a bare socket, which the caller may drop."""
         payload = json.dumps(body).encode()
         lines = [f"POST {route} HTTP/1.1", "host: here", "content-type: application/json"]
+        lines += [f"x-api-key: {key}"] if key else []
         lines += [f"content-length: {len(payload)}", "", ""]
         bare = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
         bare.sendall("\r\n".join(lines).encode() + payload)
@@ -181,11 +183,12 @@ def running(
     limits: HostLimits | None = None,
     settings: AppSettings | None = None,
     drain_s: float = 5.0,
+    tenancy: Tenancy | None = None,
 ) -> Iterator[Running]:
     """Serves on a free port for the length of a ``with``."""
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
-    host = EngineHost(start, names, limits)
+    host = EngineHost(start, names, limits, tenancy=tenancy)
     server = Server(build_app(host, settings), host, ServerSettings(port=0, drain_s=drain_s))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
     thread.start()

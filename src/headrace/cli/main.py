@@ -19,6 +19,7 @@ from .kv import kv_app
 from .models import models_app
 from .run import run
 from .serve import serve
+from .tenants import tenants_app
 
 
 def build_app() -> typer.Typer:
@@ -34,6 +35,7 @@ def build_app() -> typer.Typer:
     for command in (run, chat, generate, serve, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
+    app.add_typer(tenants_app(), name="tenants")
     app.add_typer(bench_app(), name="bench")
     app.add_typer(kv_app(), name="kv")
     return app

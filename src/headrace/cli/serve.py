@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.config import EngineConfig
+from headrace.config import EngineConfig, SchedulerConfig
 from headrace.contract.errors import ConfigError
 
 from .console import to_stderr
@@ -16,8 +18,11 @@ from .flags import EngineFlags, ReportFlags, flagged, parse_size
 from .loading import check_model_name
 
 if TYPE_CHECKING:
+    from headrace.api.http.app import AppSettings
     from headrace.api.http.host import EngineHost, HostLimits
     from headrace.api.http.server import ServerSettings
+    from headrace.api.tenants.tenancy import Tenancy
+    from headrace.api.text.answer_forms import ParserChoice
 
 Host = Annotated[str, typer.Option(help="Address to listen on; the default is reachable from this machine only.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")]
@@ -31,6 +36,10 @@ Drain = Annotated[float, typer.Option(min=0, help="Seconds open requests may tak
 Cors = Annotated[list[str] | None, typer.Option("--cors-origin", help="Origin whose pages may call; repeatable.")]
 Cert = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="TLS certificate (PEM).")]
 Key = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="TLS key (PEM).")]
+ToolParser = Annotated[str, typer.Option(help="How answers spell tool calls: auto, none, hermes, llama3.")]
+ReasoningParser = Annotated[str, typer.Option(help="How answers mark thoughts: auto, none, think.")]
+Tenants = Annotated[Path | None, typer.Option(help="The tenants' file; without it nobody needs a key.")]
+UsageDb = Annotated[Path | None, typer.Option(help="Where usage is kept; by default beside the tenants' file.")]
 Vllm = Annotated[bool, typer.Option("--vllm-metrics", help="Export metrics under vLLM's names as well.")]
 
 
@@ -49,14 +58,22 @@ def serve(
     tls_cert: Cert = None,
     tls_key: Key = None,
     vllm_metrics: Vllm = False,
+    tool_parser: ToolParser = "auto",
+    reasoning_parser: ReasoningParser = "auto",
+    tenants: Tenants = None,
+    usage_db: UsageDb = None,
 ) -> None:
     """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /metrics and more."""
     check_extra()
     config = engine.resolve()
     check_model_name(config.model.model)
+    from headrace.api.http.app import AppSettings
     from headrace.api.http.host import HostLimits
     from headrace.api.http.server import ServerSettings
+    from headrace.api.text.answer_forms import ParserChoice
 
+    parsers = ParserChoice(tool_parser, reasoning_parser)
+    parsers.check()
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_key", "a certificate and its key go together")
     limits = HostLimits(
@@ -67,7 +84,12 @@ def serve(
     cert, key = (None if path is None else str(path) for path in (tls_cert, tls_key))
     settings = ServerSettings(host, port, cert, key, drain)
     names = served_model_name or [config.model.model]
-    _run(config, names, limits, settings, cors_origin or [], vllm_metrics, report.verbose)
+    tenancy = None
+    if tenants is not None:
+        tenancy = _open_tenancy(tenants, usage_db or tenants.with_suffix(".usage.sqlite"), config.scheduler)
+        config = _fair(config)
+    app = AppSettings(cors_origin or [], vllm_metrics)
+    _run(lambda: _open_host(config, names, limits, parsers, tenancy), settings, app, report.verbose)
 
 
 def check_extra() -> None:
@@ -77,29 +99,39 @@ def check_extra() -> None:
         raise ConfigError("serve", f"needs {', '.join(missing)}: pip install 'headrace[serve]'")
 
 
-def _run(
-    config: EngineConfig,
-    names: list[str],
-    limits: HostLimits,
-    settings: ServerSettings,
-    origins: list[str],
-    vllm_metrics: bool,
-    verbose: bool,
-) -> None:
-    from headrace.api.http.app import AppSettings, build_app
+def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: AppSettings, verbose: bool) -> None:
+    """The address is taken before the model is loaded."""
+    from headrace.api.http.app import build_app
     from headrace.api.http.server import Server, address, listen, run
 
     bound = listen(settings)
-    host = _open_host(config, names, limits)
-    app = build_app(host, AppSettings(origins, vllm_metrics))
+    host = open_host()
     if verbose:
         to_stderr(f"context {host.llm.max_model_len} tokens; vocabulary {host.llm.vocab_size}")
-    where = f"serving {names[0]} on {address(settings, bound)}"
-    run(Server(app, host, settings, lambda: to_stderr(where)), host, bound)
+    where = f"serving {host.names[0]} on {address(settings, bound)}"
+    run(Server(build_app(host, app), host, settings, lambda: to_stderr(where)), host, bound)
 
 
-def _open_host(config: EngineConfig, names: list[str], limits: HostLimits) -> EngineHost:
+def _fair(config: EngineConfig) -> EngineConfig:
+    """The engine takes turns as the queue before it does, and no prompt fills a whole step."""
+    limits = config.scheduler
+    most = limits.long_prefill_threshold or max(1, limits.token_budget // 2)
+    return replace(config, scheduler=replace(limits, priority=True, long_prefill_threshold=most))
+
+
+def _open_tenancy(path: Path, usage_db: Path, engine: SchedulerConfig) -> Tenancy:
+    """Sequences that the engine can run at once, prompts for one step: whoever comes next waits for no more."""
+    from headrace.api.tenants.registry import Registry
+    from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
+    from headrace.api.tenants.usage import UsageBook
+
+    return Tenancy(Registry.load(path), UsageBook(usage_db), TenancyLimits(engine.max_seqs, engine.token_budget))
+
+
+def _open_host(
+    config: EngineConfig, names: list[str], limits: HostLimits, parsers: ParserChoice, tenancy: Tenancy | None
+) -> EngineHost:
     from headrace.api.async_llm import AsyncLLM
     from headrace.api.http.host import EngineHost
 
-    return EngineHost(lambda: AsyncLLM(own_process=True, config=config), names, limits)
+    return EngineHost(lambda: AsyncLLM(own_process=True, config=config), names, limits, parsers, tenancy)

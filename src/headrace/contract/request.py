@@ -18,7 +18,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     """What an output must look like: exactly one of these. Names are those vLLM users know.
 
     ``json``: a JSON schema, as an object or its text. ``json_object``: any JSON object. ``regex``: the whole output
-    matches. ``choice``: one of these texts. ``grammar``: EBNF with a rule ``root``. ``field`` is what errors name.
+    matches. ``choice``: one of these texts. ``grammar``: EBNF with a rule ``root``. ``structural_tag``:
+    xgrammar's object of that name, free text and formats in turn. ``field`` is what errors name.
     """
 
     json: str | dict[str, Any] | bool | None = None
@@ -26,6 +27,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
+    structural_tag: dict[str, Any] | None = None
     field: str = "structured_outputs"
 
     def check(self) -> None:
@@ -41,7 +43,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest(self.field, f"{given[0]} is empty")
 
 
-STRUCTURES = ("json", "json_object", "regex", "choice", "grammar")
+STRUCTURES = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,6 +68,8 @@ class Backend:
             return compiler.compile_grammar(wanted.grammar)
         if wanted.choice is not None:
             return compiler.compile_grammar("root ::= " + " | ".join(map(_quoted, wanted.choice)))
+        if wanted.structural_tag is not None:
+            return self._json_text.compile_structural_tag(_schema_text(wanted.structural_tag))
         schema = '{"type": "object"}' if wanted.json is None else _schema_text(wanted.json)
         return self._json_text.compile_json_schema(
             schema, any_whitespace=True, max_whitespace_cnt=MAX_BLANKS, strict_mode=wanted.json is not None

@@ -37,8 +37,8 @@ def _counter(name: str, words: str, labels: tuple[str, ...] = (), alias: str | N
     return Metric(name, Kind.COUNTER, words, labels, alias=alias)
 
 
-def _gauge(name: str, words: str, alias: str | None = None) -> Metric:
-    return Metric(name, Kind.GAUGE, words, alias=alias)
+def _gauge(name: str, words: str, alias: str | None = None, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name, Kind.GAUGE, words, labels, alias=alias)
 
 
 def _histogram(name: str, words: str, buckets: tuple[float, ...], alias: str | None = None) -> Metric:
@@ -55,6 +55,8 @@ TABLE: tuple[Metric, ...] = (
     _gauge("engine_up", "1 while the engine answers."),
     _gauge("draining", "1 while the server finishes open requests and takes no new ones."),
     _gauge("open_sequences", "Sequences that the server has accepted and not yet answered to the end."),
+    _gauge("tenant_requests_waiting", "Requests of a tenant in the fair queue.", labels=("tenant",)),
+    _gauge("tenant_sequences_running", "Sequences of a tenant in the engine.", labels=("tenant",)),
     _counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", alias="prefix_cache_queries"),
     _counter("prefix_cache_hits", "Prompt tokens found there.", alias="prefix_cache_hits"),
     _counter("preemptions", "Sequences that gave way and were recomputed.", alias="num_preemptions"),

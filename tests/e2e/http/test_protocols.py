@@ -34,7 +34,7 @@ def test_a_message_whole_and_streamed(scripted: Running) -> None:
     assert (whole["type"], whole["role"], whole["stop_reason"]) == ("message", "assistant", "end_turn")
     assert whole["usage"]["output_tokens"] == 14
     told = events(scripted, MESSAGES, message("stop-whole", system="be brief"))
-    assert [e["type"] for e in told[:3]] == ["message_start", "content_block_start", "ping"]
+    assert [e["type"] for e in told[:3]] == ["message_start", "ping", "content_block_start"]
     assert [e["type"] for e in told[-3:]] == ["content_block_stop", "message_delta", "message_stop"]
     assert "".join(e["delta"]["text"] for e in told if e["type"] == "content_block_delta") == "abcDEFGHIJxyz"
     assert told[-2]["delta"] == {"stop_reason": "end_turn", "stop_sequence": None}
@@ -63,7 +63,7 @@ def test_counting_equals_the_usage(scripted: Running) -> None:
         (message("x", max_tokens=0), 400, "invalid_request_error", "max_tokens"),
         (message("x", model="other"), 404, "not_found_error", "other"),
         (message("x", messages=[]), 400, "invalid_request_error", "messages"),
-        (message("x", tools=[{"name": "f"}]), 400, "invalid_request_error", "tools"),
+        (message("x", tools=[{"name": 1}]), 400, "invalid_request_error", "tools[0].name"),
         (
             message("x", messages=[{"role": "user", "content": [{"type": "image"}]}]),
             400,
@@ -114,8 +114,11 @@ def test_a_response_that_was_cut_says_so(scripted: Running) -> None:
         ({"background": True}, "background"),
         ({"conversation": "c"}, "conversation"),
         ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"input": [{"type": "function_call"}]}, "input[0]"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
+        ({"input": [{"type": "item_reference"}]}, "input[0]"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )

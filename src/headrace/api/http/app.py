@@ -23,10 +23,11 @@ from ..protocol.text_body import TextBody
 from .body import read
 from .errors import HttpError, as_http
 from .host import EngineHost
-from .jobs import Job, chat_ids, chat_job, messages_job, new_id, responses_job, text_job
+from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
 from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
 from .reply import StreamReply, WholeReply
+from .tenants import Guarded, accounting, tenant_of, tenant_routes
 
 log = logging.getLogger("headrace.serve")
 
@@ -48,13 +49,17 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     @asynccontextmanager
     async def life(_app: FastAPI) -> AsyncIterator[None]:
         host.watch()
-        yield
+        async with accounting(host.tenancy):
+            yield
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(plain_routes(host, settings.vllm_metrics))
     app.include_router(page_routes(host))
     _add_generation(app, host)
     _add_errors(app)
+    if host.tenancy is not None:
+        app.include_router(tenant_routes(host.tenancy))
+        app.add_middleware(Guarded, tenancy=host.tenancy)
     app.add_middleware(Counted, host=host)
     if settings.cors_origins:
         app.add_middleware(
@@ -80,7 +85,7 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
     async def count_tokens(request: Request) -> Response:
         body = await read(request, CountBody, host.limits.max_body_bytes)
         host.check_model(body.model)
-        ids = await asyncio.to_thread(chat_ids, host, body.conversation())
+        ids = await asyncio.to_thread(messages_ids, host, body)
         return json_response({"input_tokens": len(ids)})
 
     @app.post("/v1/responses")
@@ -97,12 +102,15 @@ async def answer(
 ) -> Response:
     """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
     host.check_room()
+    tenant = tenant_of(request)
+    if host.tenancy is not None and tenant is not None:
+        host.tenancy.admit_request(tenant)
     body = await read(request, schema, host.limits.max_body_bytes)
     host.check_model(body.model)
     request_id = new_id(prefix)
     job = await asyncio.to_thread(make_job, host, body, request_id)
     respond = StreamReply if job.streams else WholeReply
-    return respond(host.generate(job.prepared), job.reply, host.limits, {"x-request-id": request_id})
+    return respond(host.generate(job.prepared, job.marks, tenant), job.reply, host.limits, {"x-request-id": request_id})
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, WorkerError
 
+from ..tenants.tenancy import OverLimit
+
 RETRY_AFTER_S = 1
 
 
@@ -42,6 +44,8 @@ class HttpError(HeadraceError):
 
 ANTHROPIC_KINDS = {
     400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     413: "request_too_large",
@@ -71,6 +75,9 @@ def as_http(error: Exception) -> HttpError:
         return error
     if isinstance(error, InvalidRequest):
         return HttpError(400, str(error), field=None if error.field == "body" else error.field)
+    if isinstance(error, OverLimit):
+        kind = "rate_limit_error"
+        return HttpError(429, str(error), kind=kind, code=error.code, retry_after_s=error.retry_after_s)
     if isinstance(error, EngineDead):
         return unavailable(str(error))
     if isinstance(error, WorkerError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from headrace.api.async_llm import AsyncLLM
 from headrace.contract.errors import EngineDead, InvalidRequest, WorkerError
@@ -14,6 +14,7 @@ from ..choice import Choice
 from ..output import RequestOutput, logprob_dict
 from ..prompts import Prepared
 from ..protocol.news import News, Usage
+from ..text.answer_forms import Mark
 from .mailbox import Mailbox
 
 ENDS = ("stop", "length")
@@ -26,9 +27,16 @@ class Generation:
     choices are over.
     """
 
-    def __init__(self, llm: AsyncLLM, prepared: Sequence[Prepared], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        prepared: Sequence[Prepared],
+        metrics: Metrics,
+        marks: Mapping[int, Mark] | None = None,
+    ) -> None:
         self._llm = llm
         self._prepared = prepared
+        self._marks = marks
         self._metrics = metrics
         self._started_s = time.monotonic()
         self._mailbox = Mailbox()
@@ -41,7 +49,7 @@ class Generation:
     def _open_output(self, prepared: Prepared) -> RequestOutput:
         output = RequestOutput(prepared.request_id, prepared.prompt, prepared.token_ids, [])
         for k, request in enumerate(prepared.requests):
-            choice = Choice(k, request.sampling, self._llm.tokenizer)
+            choice = Choice(k, request.sampling, self._llm.tokenizer, self._marks)
             self._choices[request.request_id] = len(self._choices), choice, output
             output.outputs.append(choice.output)
         return output
@@ -107,6 +115,7 @@ class Generation:
     def _time(self, name: str, num_tokens: int) -> None:
         if not num_tokens:
             return
+        self.tokens_came(num_tokens)
         now = time.monotonic()
         if (last := self._last_s.get(name)) is None:
             self._metrics.observe("time_to_first_token_seconds", now - self._started_s)
@@ -114,6 +123,9 @@ class Generation:
             self._metrics.observe("inter_token_latency_seconds", (now - last) / num_tokens, num_tokens)
         self._last_s[name] = now
         self._metrics.add("generation_tokens", num_tokens)
+
+    def tokens_came(self, num_tokens: int) -> None:
+        """For whoever counts along."""
 
     def _count_end(self, choice: Choice) -> None:
         reason = choice.output.finish_reason or "abort"
@@ -127,7 +139,7 @@ class Generation:
         out = choice.output
         logprobs = None if out.logprobs is None else out.logprobs[start:]
         finish = out.finish_reason if out.finish_reason in ENDS else None  # a failure is told as an error, not an end
-        return News(index, text, out.token_ids[start:], logprobs, finish, out.stop_reason)
+        return News(index, text, out.token_ids[start:], logprobs, finish, out.stop_reason, choice.take_pieces())
 
     @property
     def usage(self) -> Usage:

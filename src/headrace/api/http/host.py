@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
 
 from headrace.contract.errors import HeadraceError
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
+from ..tenants.registry import Tenant
+from ..tenants.tenancy import Tenancy, Visit
+from ..text.answer_forms import AnswerForm, Mark, ParserChoice, find_form
 from .errors import HttpError, too_busy, unavailable
 from .generation import Generation
 
 WATCH_PERIOD_S = 0.2
 MAX_BACKOFF_S = 30.0
+MAX_PRIORITY = 2**53  # the core counts in 64 bits
 
 log = logging.getLogger("headrace.serve")
 
@@ -36,8 +44,17 @@ class HostLimits:
 class EngineHost:
     """Owns the engine. ``names``: what clients may call the model; the first is what answers say."""
 
-    def __init__(self, start: Callable[[], AsyncLLM], names: Sequence[str], limits: HostLimits | None = None) -> None:
+    def __init__(
+        self,
+        start: Callable[[], AsyncLLM],
+        names: Sequence[str],
+        limits: HostLimits | None = None,
+        parsers: ParserChoice | None = None,
+        tenancy: Tenancy | None = None,
+    ) -> None:
+        self.tenancy = tenancy
         self._start = start
+        self._parsers = parsers
         self.llm = start()
         self.names = tuple(names)
         self.limits = limits or HostLimits()
@@ -46,6 +63,12 @@ class EngineHost:
         self.draining = False
         self.num_open = 0
         self._watcher: asyncio.Task[None] | None = None
+
+    @cached_property
+    def form(self) -> AnswerForm:
+        """How the model writes thoughts and calls."""
+        tokenizer = self.llm.tokenizer
+        return find_form(None if tokenizer is None else tokenizer.chat_template, self._parsers)
 
     @property
     def ready(self) -> bool:
@@ -70,10 +93,19 @@ class EngineHost:
         if self.num_open + count > self.limits.max_open:
             raise too_busy(self.limits.max_open)
 
-    def generate(self, prepared: Sequence[Prepared]) -> HostedGeneration:
-        """Submits all or nothing."""
-        self.check_room(sum(len(one.requests) for one in prepared))
-        return HostedGeneration(self, prepared)
+    def generate(
+        self, prepared: Sequence[Prepared], marks: Mapping[int, Mark] | None = None, tenant: Tenant | None = None
+    ) -> HostedGeneration:
+        """Takes the work on; the engine gets it when its turn comes. ``marks``: tokens that bound parts of answers."""
+        count = sum(len(one.requests) for one in prepared)
+        self.check_room(count)
+        visit = None
+        if self.tenancy is not None and tenant is not None:
+            prompt_tokens = sum(len(one.token_ids) * len(one.requests) for one in prepared)
+            self.tenancy.admit_prompt(tenant, prompt_tokens)
+            visit = Visit(self.tenancy, tenant, count, prompt_tokens)
+            prepared = [salted(one, tenant) for one in prepared]
+        return HostedGeneration(self, prepared, marks, visit)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +148,8 @@ class EngineHost:
         if self._watcher is not None:
             self._watcher.cancel()
         self.llm.close()
+        if self.tenancy is not None:
+            self.tenancy.usage.close()
 
     def refresh_metrics(self) -> Metrics:
         """The metrics with the engine's latest numbers in them."""
@@ -139,20 +173,63 @@ class EngineHost:
         put("engine_up", float(self.llm.client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
+        if self.tenancy is not None:
+            for tenant in self.tenancy.registry.tenants:
+                put("tenant_requests_waiting", self.tenancy.queue.waiting(tenant.name), tenant.name)
+                put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
         return self.metrics
 
 
 class HostedGeneration(Generation):
-    """A generation that counts as open from its start to its close."""
+    """A generation that counts as open from its making to its close. A tenant's waits for its turn."""
 
-    def __init__(self, host: EngineHost, prepared: Sequence[Prepared]) -> None:
-        super().__init__(host.llm, prepared, host.metrics)
+    def __init__(
+        self,
+        host: EngineHost,
+        prepared: Sequence[Prepared],
+        marks: Mapping[int, Mark] | None = None,
+        visit: Visit | None = None,
+    ) -> None:
+        super().__init__(host.llm, prepared, host.metrics, marks)
         self._host = host
+        self._visit = visit
         self._count = sum(len(one.requests) for one in prepared)
         host.num_open += self._count
-        self.start()
+        if visit is None:
+            self.start()
+
+    async def turn(self) -> None:
+        """Returns once the work is with the engine. Raises OverLimit, EngineDead."""
+        if self._visit is not None:
+            await self._visit.turn()
+            self._prepared = [ranked(one, self._visit.rank) for one in self._prepared]
+            self.start()
+
+    def tokens_came(self, num_tokens: int) -> None:
+        if self._visit is not None:
+            self._visit.generated(num_tokens)
 
     def close(self) -> None:
         super().close()
         self._host.num_open -= self._count
         self._count = 0
+        if self._visit is not None:
+            self._visit.end(self.usage.cached_tokens)
+
+
+def ranked(prepared: Prepared, rank: int) -> Prepared:
+    """The same prompt with the priority that its tenant's turn gives it; what the client asked for does not count."""
+    priority = min(rank, MAX_PRIORITY)
+    requests = [msgspec.structs.replace(request, priority=priority) for request in prepared.requests]
+    return dataclasses.replace(prepared, requests=requests)
+
+
+def salted(prepared: Prepared, tenant: Tenant) -> Prepared:
+    """The same prompt, findable in the cache by this tenant only, unless it shares. Timing tells nobody what others
+    asked."""
+    if tenant.share_cache:
+        return prepared
+    replace = msgspec.structs.replace
+    salts = [f"tenant\x1f{tenant.name}\x1f{request.cache_salt}" for request in prepared.requests]
+    requests = [replace(request, cache_salt=salt) for request, salt in zip(prepared.requests, salts)]
+    return dataclasses.replace(prepared, requests=requests)

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import SamplingParams
 
 from ..prompts import Prepared
+from ..protocol.answer_parser import AnswerPlan
 from ..protocol.chat_body import ChatBody, Message, template_messages
 from ..protocol.chat_reply import ChatReply
-from ..protocol.messages_body import MessagesBody
+from ..protocol.messages_body import CountBody, MessagesBody
 from ..protocol.messages_reply import MessagesReply
 from ..protocol.news import Reply
 from ..protocol.responses_body import ResponsesBody
 from ..protocol.responses_reply import ResponsesReply
 from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
+from ..protocol.tools import ToolWish
+from ..text.answer_forms import Mark, mark_table, opens_thought
 from ..text.chat import encode_chat
 from ..text.tokenizer import Tokenizer
+from ..text.tool_prompt import with_tools
 from .host import EngineHost
 
 
@@ -31,6 +39,7 @@ class Job:
     prepared: list[Prepared]
     reply: Reply
     streams: bool
+    marks: Mapping[int, Mark] = field(default_factory=dict)
 
 
 def new_id(prefix: str) -> str:
@@ -48,18 +57,24 @@ def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
 
 
-def chat_ids(host: EngineHost, messages: list[Message], **template: Any) -> list[int]:
+def chat_ids(
+    host: EngineHost, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, **template: Any
+) -> list[int]:
     """Prompt ids of a conversation; ``template``: further arguments of ``encode_chat``. Raises InvalidRequest."""
-    return encode_chat(tokenizer_of(host, "messages"), template_messages(messages), **template)
+    told: Sequence[Mapping[str, Any]] = template_messages(messages)
+    if not host.form.template_has_tools:
+        told, tools = with_tools(told, tools), None
+    return encode_chat(tokenizer_of(host, "messages"), told, tools=tools, **template)
 
 
 def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
     body.refuse_unserved()
-    sampling = body.sampling()
+    wish, sampling = body.tool_wish(), body.sampling()
     begins = body.add_generation_prompt is not False
     ids = chat_ids(
-        host, body.messages, tools=body.tools or None, variables=body.variables(), add_generation_prompt=begins
+        host, body.messages, tools=wish.for_template(), variables=body.variables(), add_generation_prompt=begins
     )
+    plan, sampling = answer_plan(host, wish, ids, sampling)
     prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
     prepared = host.llm.prepare(prompt, sampling, request_id)
     reply = ChatReply(
@@ -68,21 +83,44 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         num_top=sampling.logprobs,
         wants_usage=body.wants_usage,
         show_ids=bool(body.return_token_ids),
+        plan=plan,
     )
-    return Job([prepared], reply, body.streams)
+    return Job([prepared], reply, body.streams, plan.marks.ids)
+
+
+def answer_plan(
+    host: EngineHost, wish: ToolWish, ids: list[int], sampling: SamplingParams
+) -> tuple[AnswerPlan, SamplingParams]:
+    """How to read the answer, and the sampling with the constraint that the tools ask for."""
+    form, tokenizer = host.form, tokenizer_of(host, "messages")
+    in_thought = opens_thought(form, tokenizer, ids)
+    wanted = wish.constraint(form, in_thought, sampling.structured_outputs)
+    sampling = msgspec.structs.replace(sampling, structured_outputs=wanted)
+    guaranteed = wanted is not None and wanted.structural_tag is not None
+    marks = mark_table(form, tokenizer, spelled=guaranteed)
+    plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought)
+    return AnswerPlan() if plan.plain else plan, sampling
+
+
+def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
+    tools = body.tool_wish().for_template()
+    return chat_ids(host, body.conversation(), tools=tools, variables=body.variables())
 
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
-    ids = chat_ids(host, body.conversation())
-    prepared = host.llm.prepare({"prompt_token_ids": ids}, body.sampling(), request_id)
-    return Job([prepared], MessagesReply(request_id, host.names[0]), bool(body.stream))
+    ids = messages_ids(host, body)
+    plan, sampling = answer_plan(host, body.tool_wish(), ids, body.sampling())
+    prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
+    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.marks.ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
-    ids = chat_ids(host, body.conversation())
-    prepared = host.llm.prepare({"prompt_token_ids": ids}, body.sampling(), request_id)
-    return Job([prepared], ResponsesReply(request_id, host.names[0], body), bool(body.stream))
+    wish = body.tool_wish()
+    ids = chat_ids(host, body.conversation(), tools=wish.for_template())
+    plan, sampling = answer_plan(host, wish, ids, body.sampling())
+    prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
+    return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.marks.ids)
 
 
 def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:

@@ -64,6 +64,7 @@ class StreamReply(GenerationResponse):
     """Server-sent events."""
 
     async def serve(self, send: Send) -> None:
+        await self.generation.turn()
         first = await self._certain_start()
         await self._start(send, 200, STREAM_HEADERS)
         await self._write(send, self.reply.begin(self.generation.outputs))
@@ -105,8 +106,10 @@ class WholeReply(GenerationResponse):
     """One JSON body at the end. What fails before it is raised: the application words it for the route."""
 
     async def serve(self, send: Send) -> None:
+        await self.generation.turn()
         while not self.generation.finished:
-            await self.generation.news(self.limits.keep_alive_s)
+            for one in await self.generation.news(self.limits.keep_alive_s):
+                self.reply.note(one)
         body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
         await self._start(send, 200, {"content-type": "application/json", "content-length": str(len(body))})
         await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})

@@ -12,6 +12,7 @@ from headrace.contract.request import SamplingParams
 
 from .sampling import SamplingBody
 from .structure import structure
+from .tools import ToolWish, openai_tools
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -79,14 +80,15 @@ class ChatBody(SamplingBody, kw_only=True):
             extra.setdefault("reasoning_effort", self.reasoning_effort)
         return extra
 
+    def tool_wish(self) -> ToolWish:
+        return openai_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
+
     def refuse_unserved(self) -> None:
         """What would change the answer and cannot be honoured is refused, never ignored."""
         if self.functions or self.function_call is not None:
             raise InvalidRequest("functions", "is not served: give tools instead")
         if self.audio is not None or any(kind != "text" for kind in self.modalities or ()):
             raise InvalidRequest("modalities", "only text is served")
-        if self.tools and self.tool_choice != "none":
-            raise InvalidRequest("tools", "calls are not served yet; tool_choice may be none")
 
 
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:

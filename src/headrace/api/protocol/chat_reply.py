@@ -7,6 +7,8 @@ from typing import Any
 from headrace.api.output import CompletionOutput, RequestOutput
 
 from ..text.tokenizer import Tokenizer
+from .answer import Answer, CallBegun, CallGrew, Event, Said, Thought
+from .answer_parser import AnswerPlan, AnswerReader
 from .logprobs import chat_logprobs, prompt_logprobs
 from .news import News, Usage
 from .sse import DONE, data
@@ -23,7 +25,9 @@ class ChatReply:
         num_top: int | None = None,
         wants_usage: bool = False,
         show_ids: bool = False,
+        plan: AnswerPlan | None = None,
     ) -> None:
+        self._reader = AnswerReader(plan)
         self._head = head
         self._chunk = {**head, "object": "chat.completion.chunk"} | ({"usage": None} if wants_usage else {})
         self._tokenizer = tokenizer
@@ -49,9 +53,14 @@ class ChatReply:
             more["token_ids"] = news.token_ids
         if news.stop_reason is not None:
             more["stop_reason"] = news.stop_reason
-        if not (news.text or more or news.finish_reason):
+        delta = _delta(self._reader.take(news))
+        if not (delta or more or news.finish_reason):
             return b""
-        return self._delta(news.index, {"content": news.text} if news.text else {}, news.finish_reason, **more)
+        finish = self._reader.of(news.index).finish_reason(news.finish_reason)
+        return self._delta(news.index, delta, finish, **more)
+
+    def note(self, news: News) -> None:
+        self._reader.take(news)
 
     def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:  # noqa: ARG002  # the Reply protocol's shape
         if not self._wants_usage:
@@ -74,12 +83,46 @@ class ChatReply:
         logprobs = None
         if self._num_top is not None:
             logprobs = chat_logprobs(choice.logprobs or [], choice.token_ids, self._num_top, self._tokenizer)
+        answer = self._reader.of(choice.index)
         out: dict[str, Any] = {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": _message(answer),
             "logprobs": logprobs,
-            "finish_reason": choice.finish_reason,
+            "finish_reason": answer.finish_reason(choice.finish_reason),
         }
         if choice.stop_reason is not None:
             out["stop_reason"] = choice.stop_reason
         return out | ({"token_ids": choice.token_ids} if self._show_ids else {})
+
+
+def _delta(events: list[Event]) -> dict[str, Any]:
+    """What is new, as one delta."""
+    delta: dict[str, Any] = {}
+    for event in events:
+        if isinstance(event, Said):
+            delta["content"] = delta.get("content", "") + event.text
+        elif isinstance(event, Thought):
+            delta["reasoning_content"] = delta.get("reasoning_content", "") + event.text
+        elif isinstance(event, CallBegun):
+            function = {"name": event.name, "arguments": ""}
+            call = {"index": event.index, "id": event.id, "type": "function", "function": function}
+            delta.setdefault("tool_calls", []).append(call)
+        elif isinstance(event, CallGrew):
+            calls = delta.setdefault("tool_calls", [])
+            if not calls or calls[-1]["index"] != event.index:
+                calls.append({"index": event.index, "function": {"arguments": ""}})
+            calls[-1]["function"]["arguments"] += event.arguments
+    return delta
+
+
+def _message(answer: Answer) -> dict[str, Any]:
+    content = None if answer.calls and not answer.content else answer.content
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    return message

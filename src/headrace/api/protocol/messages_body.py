@@ -1,7 +1,8 @@
-"""``/v1/messages`` and its ``count_tokens``: the requests (Anthropic's protocol), as far as they are text."""
+"""``/v1/messages`` and its ``count_tokens``: the requests (Anthropic's protocol). Images are refused by name."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import msgspec
@@ -10,13 +11,27 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
 from .chat_body import Message, Part
+from .tools import ToolWish, anthropic_tools
+
+
+class Block(msgspec.Struct, kw_only=True):
+    """One block of a message: text, thinking (not told to the model again), tool_use, tool_result."""
+
+    type: str
+    text: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Part] | None = None
+    is_error: bool | None = None
 
 
 class Turn(msgspec.Struct, kw_only=True):
-    """One message; contents are text or blocks of text."""
+    """One message; contents are text or blocks."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Part]
+    content: str | list[Block]
 
 
 class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -33,14 +48,22 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def conversation(self) -> list[Message]:
         """Messages for the chat template. Raises InvalidRequest for what is not served."""
-        if self.tools:
-            raise InvalidRequest("tools", "calls are not served yet")
-        if (self.thinking or {}).get("type") not in (None, "disabled"):
-            raise InvalidRequest("thinking", "is not served: it may only be disabled")
         if not self.messages:
             raise InvalidRequest("messages", "must hold at least one message")
-        system = [Message(role="system", content=self.system)] if self.system else []
-        return system + [Message(role=turn.role, content=turn.content) for turn in self.messages]
+        out = [Message(role="system", content=self.system)] if self.system else []
+        for i, turn in enumerate(self.messages):
+            out += _messages(turn, f"messages[{i}]")
+        return out
+
+    def tool_wish(self) -> ToolWish:
+        return anthropic_tools(self.tools, self.tool_choice)
+
+    def variables(self) -> dict[str, Any]:
+        """Templates that can think know the switch by this name. How long it thinks is the model's affair."""
+        kind = (self.thinking or {}).get("type")
+        if kind not in (None, "disabled", "enabled", "adaptive"):
+            raise InvalidRequest("thinking.type", f"must be enabled, adaptive or disabled, got {kind!r}")
+        return {} if kind is None else {"enable_thinking": kind != "disabled"}
 
 
 class MessagesBody(CountBody, kw_only=True):
@@ -64,3 +87,36 @@ class MessagesBody(CountBody, kw_only=True):
             top_k=self.top_k or 0,
             top_p=1.0 if self.top_p is None else self.top_p,
         )
+
+
+def _messages(turn: Turn, where: str) -> list[Message]:
+    """A turn as messages: results of tools are messages of their own, before what else the user says."""
+    if isinstance(turn.content, str):
+        return [Message(role=turn.role, content=turn.content)]
+    results, texts, calls = [], [], []
+    for i, block in enumerate(turn.content):
+        place = f"{where}.content[{i}]"
+        if block.type == "tool_result":
+            results.append(_result(block, place))
+        elif block.type == "tool_use":
+            calls.append(_call(block, place))
+        elif block.type not in ("thinking", "redacted_thinking"):
+            if block.type != "text" or block.text is None:
+                raise InvalidRequest(place, f"a block of type {block.type!r} is not served: this model reads text")
+            texts.append(Part(type="text", text=block.text))
+    if not (texts or calls):
+        return results
+    return [*results, Message(role=turn.role, content=texts or None, tool_calls=calls or None)]
+
+
+def _result(block: Block, where: str) -> Message:
+    if block.tool_use_id is None:
+        raise InvalidRequest(f"{where}.tool_use_id", "is required")
+    return Message(role="tool", content=block.content or "", tool_call_id=block.tool_use_id)
+
+
+def _call(block: Block, where: str) -> dict[str, Any]:
+    if block.name is None:
+        raise InvalidRequest(f"{where}.name", "is required")
+    function = {"name": block.name, "arguments": json.dumps(block.input or {}, ensure_ascii=False)}
+    return {"id": block.id or "", "type": "function", "function": function}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from headrace.api.output import RequestOutput
 
+from .answer_parser import AnswerPlan, AnswerReader
 from .news import News, Usage
+from .parts import CALL, TEXT, Change, Part, Parts
 from .sse import event
 
-STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
+STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class MessagesReply:
-    """One text block, opened at once and closed at the end."""
+    """Blocks of text, thinking and tool use, one after the other."""
 
-    def __init__(self, request_id: str, model: str) -> None:
+    def __init__(self, request_id: str, model: str, plan: AnswerPlan | None = None) -> None:
+        self._reader = AnswerReader(plan)
+        self._parts = Parts()
         self._message: dict[str, Any] = {
             "id": request_id,
             "type": "message",
@@ -28,23 +33,31 @@ class MessagesReply:
 
     def begin(self, outputs: list[RequestOutput]) -> bytes:
         usage = _usage(Usage(len(outputs[0].prompt_token_ids), 0, 0))
-        block = {"type": "text", "text": ""}
-        return (
-            event("message_start", {"type": "message_start", "message": {**self._message, "usage": usage}})
-            + event("content_block_start", {"type": "content_block_start", "index": 0, "content_block": block})
-            + event("ping", {"type": "ping"})
-        )
+        start = {"type": "message_start", "message": {**self._message, "usage": usage}}
+        return event("message_start", start) + event("ping", {"type": "ping"})
 
     def news(self, news: News) -> bytes:
-        if not news.text:
-            return b""
-        delta = {"type": "text_delta", "text": news.text}
-        return event("content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta})
+        return b"".join(map(self._told, self._parts.take(self._reader.take(news))))
+
+    def note(self, news: News) -> None:
+        for _ in self._parts.take(self._reader.take(news)):
+            pass
+
+    def _told(self, change: Change) -> bytes:
+        part = self._parts.items[change.index]
+        if change.what == "open":
+            name, fields = "content_block_start", {"content_block": _opened(part)}
+        elif change.what == "grow":
+            name, fields = "content_block_delta", {"delta": _delta(part, change.more)}
+        else:
+            name, fields = "content_block_stop", {}
+        return event(name, {"type": name, "index": change.index, **fields})
 
     def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:
-        delta = {"type": "message_delta", "delta": _stop(outputs), "usage": _usage(usage)}
+        last = [*self._parts.ensure_one(), *self._parts.close()]
+        delta = {"type": "message_delta", "delta": self._stop(outputs), "usage": _usage(usage)}
         return (
-            event("content_block_stop", {"type": "content_block_stop", "index": 0})
+            b"".join(map(self._told, last))
             + event("message_delta", delta)
             + event("message_stop", {"type": "message_stop"})
         )
@@ -53,15 +66,38 @@ class MessagesReply:
         return event("error", {"type": "error", "error": {"type": "api_error", "message": message}})
 
     def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]:
-        content = [{"type": "text", "text": outputs[0].outputs[0].text}]
-        return {**self._message, "content": content, **_stop(outputs), "usage": _usage(usage)}
+        list(self._parts.ensure_one())
+        content = [_block(part) for part in self._parts.items]
+        return {**self._message, "content": content, **self._stop(outputs), "usage": _usage(usage)}
+
+    def _stop(self, outputs: list[RequestOutput]) -> dict[str, Any]:
+        choice = outputs[0].outputs[0]
+        if isinstance(choice.stop_reason, str):
+            return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
+        reason = self._reader.of(0).finish_reason(choice.finish_reason or "stop")
+        return {"stop_reason": STOP_REASONS[reason or "stop"], "stop_sequence": None}
 
 
-def _stop(outputs: list[RequestOutput]) -> dict[str, Any]:
-    choice = outputs[0].outputs[0]
-    if isinstance(choice.stop_reason, str):
-        return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
-    return {"stop_reason": STOP_REASONS[choice.finish_reason or "stop"], "stop_sequence": None}
+def _opened(part: Part) -> dict[str, Any]:
+    """A block as it begins."""
+    return _block(Part(part.kind, "", part.id, part.name))
+
+
+def _block(part: Part) -> dict[str, Any]:
+    if part.kind == CALL:
+        arguments = json.loads(part.text) if part.complete else {}
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+    if part.kind == TEXT:
+        return {"type": "text", "text": part.text}
+    return {"type": "thinking", "thinking": part.text, "signature": ""}
+
+
+def _delta(part: Part, more: str) -> dict[str, Any]:
+    if part.kind == CALL:
+        return {"type": "input_json_delta", "partial_json": more}
+    if part.kind == TEXT:
+        return {"type": "text_delta", "text": more}
+    return {"type": "thinking_delta", "thinking": more}
 
 
 def _usage(usage: Usage) -> dict[str, int]:

@@ -7,12 +7,15 @@ from typing import Any, Protocol
 
 from headrace.api.output import Logprob, RequestOutput
 
+from ..text.text_marks import Piece
+
 
 @dataclass(frozen=True, slots=True)
 class News:
     """``text`` may be empty while ``token_ids`` is not (half a character, a held-back stop string).
 
     ``logprobs`` has one entry per token, or None when nobody asked. ``finish_reason`` comes with the last news.
+    ``pieces``: the text with the marks that are tokens in it, where the request has such marks.
     """
 
     index: int
@@ -21,6 +24,7 @@ class News:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,15 @@ class Usage:
 
 
 class Reply(Protocol):
-    """One protocol's way to put news into words. Methods are called in order: begin, news ..., end or error.
+    """One protocol's way to put news into words. Methods are called in order: begin, news ..., end or error; or, for an
+    answer that is told at once, note ..., whole.
 
     ``begin`` sees the outputs with their prompts filled in, before any token.
     """
 
     def begin(self, outputs: list[RequestOutput]) -> bytes: ...
     def news(self, news: News) -> bytes: ...
+    def note(self, news: News) -> None: ...
     def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes: ...
     def error(self, message: str, kind: str) -> bytes: ...
     def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]: ...

@@ -1,4 +1,4 @@
-"""``/v1/responses``: the request, as far as it is text. Nothing is stored, so nothing can be referred back to."""
+"""``/v1/responses``: the request, in text and function calls. Nothing is stored, so nothing can be referred back to."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from headrace.contract.request import SamplingParams
 
 from .chat_body import Message, Part
 from .structure import from_format
+from .tools import ToolWish, openai_tools
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """A message of the input. Other kinds of items are refused by name."""
+    """A message, a function call or its output. Reasoning is not told to the model again; other items are refused."""
 
     type: str = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | list[Part] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
 
 
 class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -56,8 +61,6 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def refuse_unserved(self) -> None:
         """What would change the answer and cannot be honoured."""
-        if self.tools and self.tool_choice != "none":
-            raise InvalidRequest("tools", "calls are not served yet; tool_choice may be none")
         for name, value in (("previous_response_id", self.previous_response_id), ("prompt", self.prompt)):
             if value is not None:
                 raise InvalidRequest(name, "is not served: nothing is stored; send the whole conversation as input")
@@ -73,7 +76,10 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             return [*first, Message(role="user", content=self.input)]
         if not self.input:
             raise InvalidRequest("input", "must hold at least one item")
-        return first + [_message(item, f"input[{i}]") for i, item in enumerate(self.input)]
+        return first + _messages(self.input)
+
+    def tool_wish(self) -> ToolWish:
+        return openai_tools(self.tools, self.tool_choice, self.parallel_tool_calls, nested=False)
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(
@@ -91,7 +97,31 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return found
 
 
+def _messages(items: list[Item]) -> list[Message]:
+    """Calls that follow each other, and the text before them, are one message of the model."""
+    out: list[Message] = []
+    for i, item in enumerate(items):
+        if item.type == "reasoning":
+            continue
+        message = _message(item, f"input[{i}]")
+        if item.type == "function_call" and out and out[-1].role == "assistant":
+            out[-1].tool_calls = [*(out[-1].tool_calls or []), *(message.tool_calls or [])]
+        else:
+            out.append(message)
+    if not out:
+        raise InvalidRequest("input", "must hold at least one message")
+    return out
+
+
 def _message(item: Item, where: str) -> Message:
+    if item.type == "function_call":
+        for name in ("call_id", "name", "arguments"):
+            if getattr(item, name) is None:
+                raise InvalidRequest(f"{where}.{name}", "is required")
+        function = {"name": item.name, "arguments": item.arguments}
+        return Message(role="assistant", tool_calls=[{"id": item.call_id, "type": "function", "function": function}])
+    if item.type == "function_call_output":
+        return Message(role="tool", content=item.output or "", tool_call_id=item.call_id)
     if item.type != "message" or item.role is None:
         raise InvalidRequest(where, f"an item of type {item.type!r} is not served: give messages with a role")
     return Message(role=item.role, content=item.content)

@@ -7,18 +7,28 @@ from typing import Any
 
 from headrace.api.output import RequestOutput
 
+from .answer_parser import AnswerPlan, AnswerReader
 from .news import News, Usage
+from .parts import CALL, TEXT, THOUGHT, Change, Part, Parts
 from .responses_body import ResponsesBody
 from .sse import event
 
+STREAMS = {
+    TEXT: "response.output_text",
+    THOUGHT: "response.reasoning_text",
+    CALL: "response.function_call_arguments",
+}
+
 
 class ResponsesReply:
-    """One message item with one text part. What the request asked is told back in every snapshot."""
+    """Items of reasoning, message and function call. What the request asked is told back in every snapshot."""
 
-    def __init__(self, request_id: str, model: str, body: ResponsesBody) -> None:
-        self._item_id = request_id.replace("resp_", "msg_", 1)
+    def __init__(self, request_id: str, model: str, body: ResponsesBody, plan: AnswerPlan | None = None) -> None:
+        self._reader = AnswerReader(plan)
+        self._parts = Parts()
+        self._cut = False
         self._number = 0
-        self._snapshot = {
+        self._snapshot: dict[str, Any] = {
             "id": request_id,
             "object": "response",
             "created_at": int(time.time()),
@@ -44,50 +54,101 @@ class ResponsesReply:
     def _state(self, status: str, output: list[Any], usage: Usage | None, **more: Any) -> dict[str, Any]:
         return {**self._snapshot, "status": status, "output": output, "usage": _usage(usage), **more}
 
-    def _item(self, status: str, text: str | None) -> dict[str, Any]:
-        content = [] if text is None else [_part(text)]
-        return {"id": self._item_id, "type": "message", "status": status, "role": "assistant", "content": content}
+    def _item(self, index: int, status: str, *, empty: bool = False) -> dict[str, Any]:
+        part = self._parts.items[index]
+        text = "" if empty else part.text
+        if part.kind == CALL:
+            call = {"type": "function_call", "id": self._id("fc_", index), "call_id": part.id, "name": part.name}
+            return {**call, "arguments": text, "status": status}
+        if part.kind == TEXT:
+            content = [] if empty else [_part(text)]
+            message = {"id": self._id("msg_", index), "type": "message", "status": status}
+            return {**message, "role": "assistant", "content": content}
+        content = [] if empty else [_thought(text)]
+        item = {"id": self._id("rs_", index), "type": "reasoning", "status": status, "summary": []}
+        return {**item, "content": content}
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _id(self, prefix: str, index: int) -> str:
+        return f"{prefix}{self._snapshot['id'].removeprefix('resp_')}{index or ''}"
+
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         number, self._number = self._number, self._number + 1
         return event(name, {"type": name, "sequence_number": number, **fields})
 
-    def _in_part(self, name: str, **fields: Any) -> bytes:
-        return self._event(name, item_id=self._item_id, output_index=0, content_index=0, **fields)
-
     def begin(self, outputs: list[RequestOutput]) -> bytes:  # noqa: ARG002  # the Reply protocol's shape
         state = self._state("in_progress", [], None)
-        return (
-            self._event("response.created", response=state)
-            + self._event("response.in_progress", response=state)
-            + self._event("response.output_item.added", output_index=0, item=self._item("in_progress", None))
-            + self._in_part("response.content_part.added", part=_part(""))
-        )
+        return self._event("response.created", response=state) + self._event("response.in_progress", response=state)
 
     def news(self, news: News) -> bytes:
-        return self._in_part("response.output_text.delta", delta=news.text, logprobs=[]) if news.text else b""
+        return b"".join(map(self._told, self._parts.take(self._reader.take(news))))
+
+    def note(self, news: News) -> None:
+        for _ in self._parts.take(self._reader.take(news)):
+            pass
+
+    def _told(self, change: Change) -> bytes:
+        index, kind = change.index, self._parts.items[change.index].kind
+        place = {"item_id": self._item(index, "in_progress")["id"], "output_index": index}
+        if kind != CALL:
+            place["content_index"] = 0
+        if change.what == "open":
+            return self._opened(index, kind, place)
+        if change.what == "grow":
+            extra: dict[str, Any] = {"logprobs": []} if kind == TEXT else {}
+            return self._event(f"{STREAMS[kind]}.delta", **place, delta=change.more, **extra)
+        return self._closed(index, kind, place)
+
+    def _opened(self, index: int, kind: str, place: dict[str, Any]) -> bytes:
+        item = self._item(index, "in_progress", empty=True)
+        told = self._event("response.output_item.added", output_index=index, item=item)
+        if kind == CALL:
+            return told
+        part = _part("") if kind == TEXT else _thought("")
+        return told + self._event("response.content_part.added", **place, part=part)
+
+    def _closed(self, index: int, kind: str, place: dict[str, Any]) -> bytes:
+        part = self._parts.items[index]
+        item = self._item(index, self._status_of(part))
+        if kind == CALL:
+            told = self._event(f"{STREAMS[kind]}.done", **place, name=part.name, arguments=part.text)
+        else:
+            extra: dict[str, Any] = {"logprobs": []} if kind == TEXT else {}
+            told = self._event(f"{STREAMS[kind]}.done", **place, text=part.text, **extra)
+            told += self._event("response.content_part.done", **place, part=item["content"][0])
+        return told + self._event("response.output_item.done", output_index=index, item=item)
+
+    def _status_of(self, part: Part) -> str:
+        """A part that was cut off is the last one."""
+        if part.kind == CALL:
+            return "completed" if part.complete else "incomplete"
+        return "incomplete" if self._cut and part is self._parts.items[-1] else "completed"
 
     def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:
+        self._cut = _is_cut(outputs)
+        last = [*self._parts.ensure_one(), *self._parts.close()]
+        told = b"".join(map(self._told, last))
         final = self.whole(outputs, usage)
-        item = final["output"][0]
-        text = item["content"][0]["text"]
-        return (
-            self._in_part("response.output_text.done", text=text, logprobs=[])
-            + self._in_part("response.content_part.done", part=_part(text))
-            + self._event("response.output_item.done", output_index=0, item=item)
-            + self._event(f"response.{final['status']}", response=final)
-        )
+        return told + self._event(f"response.{final['status']}", response=final)
 
     def error(self, message: str, kind: str) -> bytes:  # noqa: ARG002  # this protocol has codes of its own
         error = {"code": "server_error", "message": message}
         return self._event("response.failed", response=self._state("failed", [], None, error=error))
 
     def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]:
-        choice = outputs[0].outputs[0]
-        cut = choice.finish_reason == "length"
-        status = "incomplete" if cut else "completed"
-        details = {"reason": "max_output_tokens"} if cut else None
-        return self._state(status, [self._item(status, choice.text)], usage, incomplete_details=details)
+        self._cut = _is_cut(outputs)
+        list(self._parts.ensure_one())
+        items = [self._item(i, self._status_of(part)) for i, part in enumerate(self._parts.items)]
+        status = "incomplete" if self._cut else "completed"
+        details = {"reason": "max_output_tokens"} if self._cut else None
+        return self._state(status, items, usage, incomplete_details=details)
+
+
+def _is_cut(outputs: list[RequestOutput]) -> bool:
+    return outputs[0].outputs[0].finish_reason == "length"
+
+
+def _thought(text: str) -> dict[str, Any]:
+    return {"type": "reasoning_text", "text": text}
 
 
 def _part(text: str) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def _from_extension(value: dict[str, Any]) -> StructuredOutputs:
         "regex": str,
         "choice": list,
         "grammar": str,
+        "structural_tag": dict,
     }
     for name, given in value.items():
         if given is not None and not isinstance(given, kinds[name]):

@@ -48,6 +48,9 @@ class TextReply:
             return b""
         return data({**self._chunk, "choices": [piece]})
 
+    def note(self, news: News) -> None:
+        """Nothing: the outputs hold all that is told at once."""
+
     def _piece(self, news: News, prompt: RequestOutput | None) -> dict[str, Any]:
         """A choice with what is new in it; ``prompt`` when it is to be echoed before that."""
         text, ids, entries = news.text, news.token_ids, list[Any](news.logprobs or [])

@@ -20,6 +20,13 @@ END_OF_TURN = (
 two.
 """
 
+ANSWER_MARKS = frozenset(
+    ("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<|python_tag|>")
+)
+"""Tokens that shape an answer. Vocabularies often do not call them special; text from outside must not yield them all
+the same.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:

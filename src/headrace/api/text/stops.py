@@ -47,8 +47,10 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """The held-back text, when the stream ended without a match."""
+        """The held-back text, where the text ends without a match. A stop string does not reach across."""
         held, self._held = self._held, ""
+        for automaton in self._automata:
+            automaton.length = 0
         return held
 
     def _completed(self, char: str) -> str | None:

@@ -17,7 +17,7 @@ from headrace.contract.errors import ModelError
 
 from .from_directory import from_directory
 from .from_gguf import from_gguf
-from .settings import TokenizerSettings
+from .settings import ANSWER_MARKS, TokenizerSettings
 from .specials import SpecialMatcher
 
 
@@ -44,10 +44,13 @@ class Tokenizer:
         self._backend = backend
         self._settings = settings
         self._added = {index: token.content for index, token in added.items()}
+        self._added_ids = {spelling: index for index, spelling in self._added.items()}
         self._lock = threading.Lock()  # guards the backend's one mutable switch, see _encode_plain
         self._bytes: dict[int, bytes] = {}
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
-        self.specials = SpecialMatcher(added[index].content for index in self.special_ids)
+        soft = ANSWER_MARKS.intersection(self._added_ids) - {self._added[index] for index in self.special_ids}
+        self._soft = SpecialMatcher(soft)
+        self.specials = SpecialMatcher([*soft, *(added[index].content for index in self.special_ids)])
         self.vocab_size: int = max([backend.get_vocab_size(), *(index + 1 for index in added)])
 
     @property
@@ -90,6 +93,13 @@ class Tokenizer:
     def _encode_plain(self, text: str) -> list[int]:
         if not self.specials.occurs_in(text):
             return self._encode_marked(text)
+        ids, pos = list[int](), 0
+        for start, _ in self._soft.find(text):  # the backend knows no switch for these: cut them in two
+            ids += self._encode_unspecial(text[pos : start + 1])
+            pos = start + 1
+        return ids + self._encode_unspecial(text[pos:])
+
+    def _encode_unspecial(self, text: str) -> list[int]:
         with self._lock:
             self._backend.encode_special_tokens = True
             try:
@@ -150,6 +160,10 @@ class Tokenizer:
             plain = index not in self.special_ids and self._settings.rule.is_space_run(spelling)
             return self._settings.rule.to_bytes(spelling) if plain else spelling.encode()
         return self._settings.rule.to_bytes(self.token_text(index))
+
+    def added_id(self, spelling: str) -> int | None:
+        """The id of the added token (a control token or not) that is spelled so; None where there is none."""
+        return self._added_ids.get(spelling)
 
     def token_text(self, index: int) -> str:
         """Spelling of one token in the vocabulary; empty for an id outside it."""

@@ -1,0 +1,98 @@
+"""Tenants at the door: who sends a request, and the view of all of them. Without tenants everybody may come in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..protocol.sse import to_json
+from ..tenants.registry import Tenant
+from ..tenants.tenancy import Tenancy
+from .errors import HttpError
+
+GUARDED = ("/v1/", "/tokenize", "/detokenize", "/admin/")
+FLUSH_PERIOD_S = 1.0
+
+log = logging.getLogger("headrace.serve")
+
+
+def tenant_of(request: Request) -> Tenant | None:
+    """Whose request it is; None where no tenants are configured."""
+    found: Tenant | None = request.scope.get("state", {}).get("tenant")
+    return found
+
+
+class Guarded:
+    """Asks for a key on every route that does work. Plain ASGI, like ``Counted``."""
+
+    def __init__(self, app: ASGIApp, tenancy: Tenancy) -> None:
+        self._app = app
+        self._tenancy = tenancy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(GUARDED) and scope["method"] != "OPTIONS":
+            tenant = self._tenancy.registry.find(_key(Request(scope)))
+            if tenant is None:
+                await _refusal(scope["path"])(scope, receive, send)
+                return
+            scope.setdefault("state", {})["tenant"] = tenant
+        await self._app(scope, receive, send)
+
+
+def _key(request: Request) -> str:
+    """From OpenAI's header or Anthropic's."""
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and key:
+        return key.strip()
+    return request.headers.get("x-api-key", "")
+
+
+def _refusal(path: str) -> Response:
+    words = "a valid API key is needed: send Authorization: Bearer KEY, or x-api-key"
+    error = HttpError(401, words, code="invalid_api_key")
+    body = error.anthropic() if path.startswith("/v1/messages") else error.openai()
+    return Response(to_json(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")
+
+
+def tenant_routes(tenancy: Tenancy) -> APIRouter:
+    """``/admin/tenants``, for tenants that are admins."""
+    router = APIRouter()
+
+    @router.get("/admin/tenants")
+    async def view(request: Request) -> Response:
+        tenant = tenant_of(request)
+        if tenant is None or not tenant.admin:
+            raise HttpError(403, "this view is for admins", code="not_admin")
+        totals = await asyncio.to_thread(tenancy.usage.totals)
+        return Response(to_json({"tenants": tenancy.view(totals)}), 200, None, "application/json")
+
+    return router
+
+
+@asynccontextmanager
+async def accounting(tenancy: Tenancy | None) -> AsyncIterator[None]:
+    """Writes usage down while the server runs, and once more at its end."""
+    if tenancy is None:
+        yield
+        return
+    task = asyncio.create_task(_flush_often(tenancy))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.to_thread(tenancy.usage.flush)
+
+
+async def _flush_often(tenancy: Tenancy) -> None:
+    while True:
+        await asyncio.sleep(FLUSH_PERIOD_S)
+        try:
+            await asyncio.to_thread(tenancy.usage.flush)
+        except sqlite3.Error as error:
+            log.error("usage could not be written: %s", error)

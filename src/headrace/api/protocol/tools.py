@@ -1,0 +1,224 @@
+"""Tools as three protocols spell them, and what they ask of the model: a prompt with tools in it and, where a call is
+demanded, a grammar. Checked before any work; never calls anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import StructuredOutputs
+
+from ..text.answer_forms import AnswerForm, CallForm, Mark
+
+MAX_TOOLS = 256
+MAX_NAME_CHARS = 256
+AUTO, NONE, REQUIRED = "auto", "none", "required"
+ANY_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """``parameters``: a JSON schema. ``strict``: arguments must follow it even where no call is demanded."""
+
+    name: str
+    description: str | None = None
+    parameters: Any = None
+    strict: bool = False
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates know it."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        function["parameters"] = {"type": "object", "properties": {}} if self.parameters is None else self.parameters
+        return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWish:
+    """``choice``: auto, none, required, or ``only`` names the one function that must be called."""
+
+    functions: tuple[Function, ...] = ()
+    choice: str = AUTO
+    only: str | None = None
+    parallel: bool = True
+    field: str = field(default="tools")
+
+    @property
+    def demanded(self) -> bool:
+        return self.choice == REQUIRED
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What may be called."""
+        return frozenset() if self.choice == NONE else frozenset(function.name for function in self._offered)
+
+    @property
+    def _offered(self) -> tuple[Function, ...]:
+        return tuple(f for f in self.functions if self.only in (None, f.name))
+
+    def for_template(self) -> list[dict[str, Any]] | None:
+        return [function.for_template() for function in self.functions] or None
+
+    def constraint(
+        self, form: AnswerForm, in_thought: bool, formatted: StructuredOutputs | None
+    ) -> StructuredOutputs | None:
+        """What the answer must look like: calls where they are demanded, calls or ``formatted`` where both are offered,
+        ``formatted`` after a thought. Raises InvalidRequest where the model's form is unknown."""
+        if not self.names:
+            return _after_thought(formatted, form, in_thought) if in_thought else formatted
+        if form.call is None:
+            raise InvalidRequest(self.field, "how this model writes calls is not known: start with --tool-parser")
+        if self.demanded and formatted is not None:
+            raise InvalidRequest("response_format", f"contradicts a demanded call ({self.field})")
+        calls = self._calls(form.call)
+        if formatted is not None:
+            calls = {"type": "or", "elements": [_as_format(formatted), calls]}
+        elif not self.demanded:
+            if not any(function.strict for function in self._offered):
+                return None
+            calls = self._strict(form.call)
+        return _tag(_thinking(calls, form, in_thought), self.field)
+
+    def _calls(self, form: CallForm) -> dict[str, Any]:
+        """One call, or one and more."""
+        one = {"type": "or", "elements": [_call(function, form) for function in self._offered]}
+        if self.only is not None or not self.parallel:
+            return one
+        more = {"type": "sequence", "elements": [_literal(form.separator), one]}
+        return {"type": "sequence", "elements": [one, {"type": "star", "content": more}]}
+
+    def _strict(self, form: CallForm) -> dict[str, Any]:
+        """Free text; but what begins as a call is one."""
+        if form.bare:
+            text = [{"type": "regex", "pattern": "[^{ \\t\\n]"}, {"type": "any_text"}]
+            return {"type": "or", "elements": [{"type": "sequence", "elements": text}, self._calls(form)]}
+        tags = []
+        for function in self._offered:
+            begin, schema, end = _call(function, form)["elements"]
+            tags.append({"type": "tag", "begin": begin["value"], "content": schema, "end": end["value"]})
+        return {"type": "triggered_tags", "triggers": [form.begin.strip()], "tags": tags}
+
+
+def _literal(text: str) -> dict[str, Any]:
+    return {"type": "const_string", "value": text}
+
+
+def _call(function: Function, form: CallForm) -> dict[str, Any]:
+    begin = f"{form.begin}{{{json.dumps('name')}: {json.dumps(function.name)}, {json.dumps(form.key)}: "
+    schema = ANY_OBJECT if function.parameters is None else function.parameters
+    elements = [_literal(begin), _json(schema), _literal("}" + form.end)]
+    return {"type": "sequence", "elements": elements}
+
+
+def _json(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": 20}
+
+
+def _as_format(wanted: StructuredOutputs) -> dict[str, Any]:
+    """The same constraint as a part of a structural tag."""
+    if wanted.regex is not None:
+        return {"type": "regex", "pattern": wanted.regex}
+    if wanted.grammar is not None:
+        return {"type": "grammar", "grammar": wanted.grammar}
+    if wanted.choice is not None:
+        return {"type": "or", "elements": [_literal(text) for text in wanted.choice]}
+    if wanted.structural_tag is not None:
+        inner: dict[str, Any] = wanted.structural_tag.get("format", {})
+        return inner
+    schema = json.loads(wanted.json) if isinstance(wanted.json, str) else wanted.json
+    return _json(ANY_OBJECT if schema is None else schema)
+
+
+def _after_thought(formatted: StructuredOutputs | None, form: AnswerForm, in_thought: bool) -> StructuredOutputs | None:
+    if formatted is None:
+        return None
+    return _tag(_thinking(_as_format(formatted), form, in_thought), formatted.field)
+
+
+def _thinking(content: dict[str, Any], form: AnswerForm, in_thought: bool) -> dict[str, Any]:
+    """``content`` after the thought that the prompt has begun, or that the model may begin."""
+    if not form.thinks:
+        return content
+    begin = "" if in_thought else Mark.THINK.value
+    thought: dict[str, Any] = {"type": "tag", "begin": begin, "content": {"type": "any_text"}}
+    thought["end"] = Mark.END_THINK.value
+    blanks = {"type": "regex", "pattern": "[\\n]{0,2}"}
+    thought = {"type": "sequence", "elements": [thought, blanks]}
+    if not in_thought:
+        thought = {"type": "optional", "content": thought}
+    return {"type": "sequence", "elements": [thought, content]}
+
+
+def _tag(content: dict[str, Any], field: str) -> StructuredOutputs:
+    return StructuredOutputs(structural_tag={"type": "structural_tag", "format": content}, field=field)
+
+
+def wish(functions: Sequence[Function], choice: str, only: str | None, parallel: bool | None) -> ToolWish:
+    """Checks what the protocols have in common. Raises InvalidRequest naming ``tools`` or ``tool_choice``."""
+    if len(functions) > MAX_TOOLS:
+        raise InvalidRequest("tools", f"at most {MAX_TOOLS}, got {len(functions)}")
+    names = [function.name for function in functions]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("tools", f"the name {next(n for n in names if names.count(n) > 1)!r} is there twice")
+    if not functions and (choice == REQUIRED or only is not None):
+        raise InvalidRequest("tool_choice", "demands a call, but there are no tools")
+    if only is not None and only not in names:
+        raise InvalidRequest("tool_choice", f"names {only!r}, which is not among the tools")
+    return ToolWish(tuple(functions), choice, only, parallel is not False)
+
+
+def function_of(value: Any, where: str, schema_key: str = "parameters") -> Function:
+    """A function's declaration. Raises InvalidRequest naming the place."""
+    if not isinstance(value, dict):
+        raise InvalidRequest(where, "must be an object")
+    name = value.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise InvalidRequest(f"{where}.name", f"must be a text of 1 to {MAX_NAME_CHARS} characters")
+    description, schema = value.get("description"), value.get(schema_key)
+    if not isinstance(description, str | None):
+        raise InvalidRequest(f"{where}.description", "must be a text")
+    if not isinstance(schema, dict | None):
+        raise InvalidRequest(f"{where}.{schema_key}", "must be a JSON schema")
+    return Function(name, description, schema or None, value.get("strict") is True)
+
+
+def openai_tools(
+    tools: list[dict[str, Any]] | None, choice: Any, parallel: bool | None, *, nested: bool = True
+) -> ToolWish:
+    """Chat's tools, with the function nested; or Responses', where it is flat."""
+    functions = []
+    for i, tool in enumerate(tools or []):
+        if tool.get("type") != "function":
+            raise InvalidRequest(f"tools[{i}].type", f"only function is served, got {tool.get('type')!r}")
+        where = f"tools[{i}].function" if nested else f"tools[{i}]"
+        functions.append(function_of(tool.get("function") if nested else tool, where))
+    if choice is None or isinstance(choice, str):
+        if choice not in (None, AUTO, NONE, REQUIRED):
+            raise InvalidRequest("tool_choice", f"must be auto, none, required or a function, got {choice!r}")
+        return wish(functions, choice or AUTO, None, parallel)
+    named = (choice.get("function") if nested else choice) if isinstance(choice, dict) else None
+    if not isinstance(named, dict) or choice.get("type") != "function" or not isinstance(named.get("name"), str):
+        raise InvalidRequest("tool_choice", "an object must be of type function and hold a name")
+    return wish(functions, REQUIRED, named["name"], parallel)
+
+
+def anthropic_tools(tools: list[dict[str, Any]] | None, choice: dict[str, Any] | None) -> ToolWish:
+    """Messages' tools and ``tool_choice``."""
+    functions = []
+    for i, tool in enumerate(tools or []):
+        if tool.get("type") not in (None, "custom"):
+            raise InvalidRequest(f"tools[{i}].type", f"only custom tools are served, got {tool['type']!r}")
+        functions.append(function_of(tool, f"tools[{i}]", "input_schema"))
+    choice = choice or {"type": AUTO}
+    kinds = {"auto": AUTO, "none": NONE, "any": REQUIRED, "tool": REQUIRED}
+    kind = choice.get("type")
+    if kind not in kinds:
+        raise InvalidRequest("tool_choice.type", f"must be one of {', '.join(kinds)}, got {kind!r}")
+    only = choice.get("name") if kind == "tool" else None
+    if kind == "tool" and not isinstance(only, str):
+        raise InvalidRequest("tool_choice.name", "must be a text")
+    return wish(functions, kinds[kind], only, not choice.get("disable_parallel_tool_use"))

@@ -1,0 +1,115 @@
+"""FairQueue: whose request goes to the engine next. The tenant that was served fewest tokens per weight, always.
+
+Pure logic, without clock, threads or sockets. Two bounds keep the engine responsive for whoever comes next: sequences
+in it (``slots``, of which one tenant may hold ``share``), and prompt tokens that have not brought a first token yet
+(``window``). A tenant that was idle begins level with the others: idling earns no credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """One request's place. ``count`` sequences, ``cost`` prompt tokens. ``granted`` is called when its turn comes;
+    ``rank`` is then what its tenant had been served before: the engine too takes the lesser first."""
+
+    tenant: str
+    count: int
+    cost: int
+    granted: Callable[[], None]
+    rank: int = 0
+    state: str = "waiting"  # then prefilling, running, over
+
+
+@dataclass(slots=True)
+class Line:
+    """One tenant's requests. ``served``: tokens, divided by its weight."""
+
+    weight: float
+    served: float = 0.0
+    running: int = 0
+    waiting: deque[Ticket] = field(default_factory=deque)
+
+    @property
+    def active(self) -> bool:
+        return bool(self.waiting or self.running)
+
+
+class FairQueue:
+    """``offer``, then ``started``, ``count_tokens`` and ``leave`` as the request goes on."""
+
+    def __init__(self, weights: dict[str, float], slots: int, window: int, share: float = 0.75) -> None:
+        self._lines = {name: Line(weight) for name, weight in weights.items()}
+        self._slots = slots
+        self._window = window
+        self._cap = slots if len(weights) < 2 else max(1, int(slots * share))
+        self._used = 0
+        self._prefilling = 0
+
+    def waiting(self, tenant: str) -> int:
+        return len(self._lines[tenant].waiting)
+
+    def running(self, tenant: str) -> int:
+        return self._lines[tenant].running
+
+    def offer(self, ticket: Ticket) -> None:
+        """Queues it; it may be granted at once."""
+        line = self._lines[ticket.tenant]
+        if not line.active:
+            others = [one.served for one in self._lines.values() if one.active]
+            line.served = max(line.served, min(others, default=line.served))
+        line.waiting.append(ticket)
+        self._grant()
+
+    def started(self, ticket: Ticket) -> None:
+        """Its first token is there."""
+        if ticket.state == "prefilling":
+            ticket.state = "running"
+            self._prefilling -= ticket.cost
+            self._grant()
+
+    def count_tokens(self, ticket: Ticket, tokens: int) -> None:
+        """Tokens generated for it."""
+        line = self._lines[ticket.tenant]
+        line.served += tokens / line.weight
+
+    def leave(self, ticket: Ticket) -> None:
+        """Over, given up or failed, whatever its state. Safe to call twice."""
+        line, state = self._lines[ticket.tenant], ticket.state
+        ticket.state = "over"
+        if state == "waiting":
+            line.waiting.remove(ticket)
+        elif state != "over":
+            self._used -= ticket.count
+            line.running -= ticket.count
+            self._prefilling -= ticket.cost if state == "prefilling" else 0
+        self._grant()
+
+    def _grant(self) -> None:
+        while (line := self._next()) is not None:
+            ticket = line.waiting.popleft()
+            ticket.state, ticket.rank = "prefilling", int(line.served)
+            self._used += ticket.count
+            self._prefilling += ticket.cost
+            line.running += ticket.count
+            line.served += ticket.cost / line.weight
+            ticket.granted()
+
+    def _next(self) -> Line | None:
+        """The line to serve. If its first request does not fit, nobody overtakes it: large requests get their turn.
+        But a tenant at its own cap does not hold up the others."""
+        open_lines = [line for line in self._lines.values() if line.waiting and self._below_cap(line)]
+        line = min(open_lines, key=lambda one: one.served, default=None)
+        return line if line is not None and self._fits(line.waiting[0]) else None
+
+    def _below_cap(self, line: Line) -> bool:
+        return not line.running or line.running + line.waiting[0].count <= self._cap
+
+    def _fits(self, ticket: Ticket) -> bool:
+        """Something too large for the bounds goes in alone."""
+        room = not self._used or self._used + ticket.count <= self._slots
+        return room and (not self._prefilling or self._prefilling + ticket.cost <= self._window)

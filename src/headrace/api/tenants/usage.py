@@ -1,0 +1,77 @@
+"""UsageBook: what each tenant used, by day, in SQLite. It survives a restart; a crash loses what was not flushed.
+
+Counts only, never content. Counting is in memory and cheap; ``flush`` does the writing, on any thread.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+
+from headrace.contract.errors import ConfigError
+
+COUNTS = ("requests", "prompt_tokens", "cached_tokens", "generation_tokens")
+CREATE = """CREATE TABLE IF NOT EXISTS usage (
+  tenant TEXT NOT NULL, day TEXT NOT NULL, requests INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL,
+  cached_tokens INTEGER NOT NULL, generation_tokens INTEGER NOT NULL, PRIMARY KEY (tenant, day))"""
+ADD = f"""INSERT INTO usage (tenant, day, {", ".join(COUNTS)}) VALUES (?, ?, ?, ?, ?, ?)
+  ON CONFLICT (tenant, day) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS)}"""
+
+
+def utc_day() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+class UsageBook:
+    """``path`` None keeps the counts in memory only. ``day`` names the current day."""
+
+    def __init__(self, path: Path | None, day: Callable[[], str] = utc_day) -> None:
+        self._day = day
+        self._pending: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * len(COUNTS))
+        self._counting = Lock()
+        self._writing = Lock()
+        try:
+            self._db = sqlite3.connect(":memory:" if path is None else path, timeout=10.0, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute(CREATE)
+            self._db.commit()
+        except sqlite3.Error as error:
+            raise ConfigError("usage_db", f"{path}: {error}") from error
+
+    def add(self, tenant: str, **counts: int) -> None:
+        """Counts up the named columns of today. An unknown name is a ValueError."""
+        with self._counting:
+            row = self._pending[tenant, self._day()]
+            for name, amount in counts.items():
+                row[COUNTS.index(name)] += amount
+
+    def flush(self) -> None:
+        """Writes what was counted since the last time, all or nothing. Raises sqlite3.Error; then nothing is lost."""
+        with self._writing:
+            with self._counting:
+                rows, self._pending = dict(self._pending), defaultdict(lambda: [0] * len(COUNTS))
+            try:
+                with self._db:
+                    self._db.executemany(ADD, [(*key, *row) for key, row in rows.items()])
+            except sqlite3.Error:
+                with self._counting:
+                    for key, row in rows.items():
+                        self._pending[key] = [a + b for a, b in zip(self._pending[key], row)]
+                raise
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        """Sums over all days, by tenant; flushes first."""
+        self.flush()
+        sums = ", ".join(f"SUM({name})" for name in COUNTS)
+        with self._writing:
+            rows = self._db.execute(f"SELECT tenant, {sums} FROM usage GROUP BY tenant").fetchall()
+        return {tenant: dict(zip(COUNTS, row)) for tenant, *row in rows}
+
+    def close(self) -> None:
+        self.flush()
+        with self._writing:
+            self._db.close()

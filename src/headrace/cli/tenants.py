@@ -1,0 +1,84 @@
+"""``headrace tenants``: who may use a server, in the file that ``headrace serve --tenants`` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
+
+from .console import print_json, print_table, to_stderr, to_stdout
+from .flags import ReportFlags, flagged
+from .guard import GuardedCommand
+
+Name = Annotated[str, typer.Argument(help="Letters, digits, dot and dash.")]
+File = Annotated[Path, typer.Option("--file", "-f", help="The tenants' file.")]
+Requests = Annotated[int | None, typer.Option(min=1, help="Requests a minute; no limit when left out.")]
+Tokens = Annotated[int | None, typer.Option(min=1, help="Tokens a minute, prompt and answer; no limit when left out.")]
+Weight = Annotated[float, typer.Option(help="Share of the engine against other tenants.")]
+Admin = Annotated[bool, typer.Option("--admin", help="May see /admin/tenants.")]
+Shared = Annotated[bool, typer.Option("--share-cache", help="Share cached prompts with others who do.")]
+FILE = Path("tenants.json")
+
+
+def tenants_app() -> typer.Typer:
+    """The group of commands about tenants."""
+    app = typer.Typer(no_args_is_help=True, help="Add and list the tenants of a server.")
+    app.callback()(_group)
+    app.command("add", cls=GuardedCommand)(add)
+    app.command("list", cls=GuardedCommand)(list_command)
+    return app
+
+
+def _group() -> None:
+    """Add and list the tenants of a server."""
+
+
+@flagged
+def add(
+    report: ReportFlags,
+    name: Name,
+    file: File = FILE,
+    requests_per_min: Requests = None,
+    tokens_per_min: Tokens = None,
+    weight: Weight = 1.0,
+    admin: Admin = False,
+    share_cache: Shared = False,
+) -> None:
+    """Make a key for a tenant. It is shown this once; the file keeps its hash. A running server must be restarted."""
+    key = new_key()
+    tenant = Tenant(
+        name=name,
+        key_sha256=hash_key(key),
+        requests_per_min=requests_per_min,
+        tokens_per_min=tokens_per_min,
+        weight=weight,
+        admin=admin,
+        share_cache=share_cache,
+    )
+    known = Registry.load(file) if file.exists() else Registry([])
+    known.with_new(tenant).save(file)
+    if report.as_json:
+        print_json({"name": name, "key": key, "file": str(file)})
+        return
+    to_stdout(f"{key}\n")
+    to_stderr(f"{name} is in {file}; its key is above and cannot be shown again")
+
+
+@flagged
+def list_command(report: ReportFlags, file: File = FILE) -> None:
+    """Show the tenants of a file."""
+    tenants = [_facts(tenant) for tenant in Registry.load(file).tenants]
+    if report.as_json:
+        print_json(tenants)
+        return
+    headings = ("name", "requests/min", "tokens/min", "weight", "admin", "shares cache")
+    rows = [["" if value is None else value for value in tenant.values()] for tenant in tenants]
+    print_table(headings, rows)
+
+
+def _facts(tenant: Tenant) -> dict[str, Any]:
+    names = ("name", "requests_per_min", "tokens_per_min", "weight", "admin", "share_cache")
+    return {name: getattr(tenant, name) for name in names}

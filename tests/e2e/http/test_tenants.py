@@ -1,0 +1,133 @@
+"""Tenants at the door: keys, limits, turns, their own cache, the admin's view."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from served import Running, Script, running, scripted_llm, until
+
+from headrace.api.tenants.registry import Registry, Tenant, hash_key
+from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
+from headrace.api.tenants.usage import UsageBook
+
+CHAT = "/v1/chat/completions"
+
+
+def tenant(name: str, **fields: Any) -> Tenant:
+    return Tenant(name=name, key_sha256=hash_key(f"key-{name}"), **fields)
+
+
+@contextmanager
+def serving(
+    script: Script, tenants: list[Tenant], path: Path | None = None, **limits: Any
+) -> Iterator[tuple[Running, Tenancy]]:
+    tenancy = Tenancy(Registry(tenants), UsageBook(path), TenancyLimits(**limits))
+    with running(lambda: scripted_llm(script), tenancy=tenancy) as server:
+        yield server, tenancy
+
+
+def ask(server: Running, name: str | None, text: str = "x", **fields: Any) -> httpx.Response:
+    headers = {} if name is None else {"authorization": f"Bearer key-{name}"}
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}
+    return server.http.post(CHAT, json=body, headers=headers)
+
+
+def test_no_key_no_work(script: Script) -> None:
+    with serving(script, [tenant("a")]) as (server, _):
+        for name in (None, "b", ""):
+            refused = ask(server, name)
+            assert refused.status_code == 401
+            assert refused.json()["error"]["code"] == "invalid_api_key"
+        assert server.http.get("/v1/models").status_code == 401
+        assert server.http.get("/health").status_code == 200
+        message = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+        assert server.post("/v1/messages", message).json()["error"]["type"] == "authentication_error"
+        assert server.http.post("/v1/messages", json=message, headers={"x-api-key": "key-a"}).status_code == 200
+        assert len(server.requests) == 1
+
+
+def test_rates_are_kept_with_a_time_to_come_back(script: Script) -> None:
+    tenants = [tenant("a", requests_per_min=2), tenant("b", tokens_per_min=40), tenant("c")]
+    with serving(script, tenants) as (server, _):
+        answers = [ask(server, "a") for _ in range(3)]
+        assert [one.status_code for one in answers] == [200, 200, 429]
+        assert 1 <= int(answers[2].headers["retry-after"]) <= 30
+        assert ask(server, "b", max_tokens=200).status_code == 200
+        late = ask(server, "b")
+        assert late.status_code == 429
+        assert int(late.headers["retry-after"]) > 100  # the answer was long: the debt is paid first
+        assert ask(server, "c").status_code == 200
+
+
+def test_caches_are_apart_unless_shared(script: Script) -> None:
+    tenants = [tenant("a"), tenant("b"), tenant("c", share_cache=True)]
+    with serving(script, tenants) as (server, _):
+        for name in "abc":
+            ask(server, name, cache_salt="s")
+        salts = [request.cache_salt for request in server.requests]
+        assert salts == ["tenant\x1fa\x1fs", "tenant\x1fb\x1fs", "s"]
+
+
+def test_turns_are_waited_for_and_given_up(script: Script) -> None:
+    tenants = [tenant("a"), tenant("b")]
+    with serving(script, tenants, slots=1, max_waiting=1) as (server, tenancy):
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 15_000}
+        running_one = server.send_raw(CHAT, body, "key-a")
+        until(lambda: tenancy.queue.running("a") == 1, "the first is not let in")
+        waiting_one = server.send_raw(CHAT, body, "key-a")
+        until(lambda: tenancy.queue.waiting("a") == 1, "the second does not wait")
+        refused = ask(server, "a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert len(server.requests) == 1
+        waiting_one.close()
+        until(lambda: tenancy.queue.waiting("a") == 0, "one that went away keeps its place")
+        running_one.close()
+        until(lambda: tenancy.queue.running("a") == 0, "one that went away keeps its slot")
+        assert ask(server, "b").status_code == 200
+        until(lambda: server.host.num_open == 0, "something is still open")
+
+
+def test_a_wait_has_an_end(script: Script) -> None:
+    with serving(script, [tenant("a")], slots=1, wait_s=0.05) as (server, tenancy):
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 15_000}
+        long_one = server.send_raw(CHAT, body, "key-a")
+        until(lambda: tenancy.queue.running("a") == 1, "the first is not let in")
+        for stream in (False, True):
+            refused = ask(server, "a", stream=stream)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_timeout")
+        long_one.close()
+
+
+def test_usage_is_counted_and_survives_a_restart(script: Script, tmp_path: Path) -> None:
+    tenants, path = [tenant("a"), tenant("root", admin=True, requests_per_min=9)], tmp_path / "usage.sqlite"
+    with serving(script, tenants, path) as (server, _):
+        usage = ask(server, "a").json()["usage"]
+    with serving(script, tenants, path) as (server, _):
+        assert ask(server, "a", stream=True).status_code == 200
+        until(lambda: server.host.num_open == 0, "the stream stays open")
+        assert server.http.get("/admin/tenants", headers={"x-api-key": "key-a"}).status_code == 403
+        view = server.http.get("/admin/tenants", headers={"x-api-key": "key-root"}).json()["tenants"]
+    told = {one["name"]: one for one in view}
+    assert told["a"]["usage"]["requests"] == 2
+    assert told["a"]["usage"]["generation_tokens"] == 2 * usage["completion_tokens"]
+    assert told["a"]["usage"]["prompt_tokens"] == 2 * usage["prompt_tokens"]
+    assert told["root"]["requests_left"] == 9
+    assert not any("key" in field or "sha" in field for one in view for field in one)
+
+
+def test_tenants_are_seen_in_the_metrics(script: Script) -> None:
+    with serving(script, [tenant("a")]) as (server, _):
+        assert 'headrace_tenant_requests_waiting{tenant="a"} 0.0' in server.http.get("/metrics").text
+
+
+def test_the_engine_takes_the_lesser_served_first(script: Script) -> None:
+    with serving(script, [tenant("a"), tenant("b")]) as (server, _):
+        for name in "aab":
+            assert ask(server, name, priority=-5).status_code == 200
+        first, second, other = [request.priority for request in server.requests]
+        assert (first, other) == (0, 0)
+        assert second > 0  # not what the client asked for

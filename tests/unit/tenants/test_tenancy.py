@@ -1,0 +1,132 @@
+"""Keys, rates and usage of tenants, on a clock that the test moves."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from headrace.api.tenants.buckets import Bucket
+from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
+from headrace.api.tenants.tenancy import OverLimit, Tenancy
+from headrace.api.tenants.usage import UsageBook
+from headrace.contract.errors import ConfigError
+
+
+def tenant(name: str = "a", key: str = "k", **fields: object) -> Tenant:
+    return Tenant(name=name, key_sha256=hash_key(key), **fields)  # type: ignore[arg-type]
+
+
+def one(fields: str) -> str:
+    """A file with one tenant in it, as text."""
+    return f'{{"tenants": [{{"key_sha256": "{hash_key("k")}", {fields}}}]}}'
+
+
+def test_a_bucket_fills_steadily_and_may_be_in_debt() -> None:
+    bucket = Bucket(60, 0.0)
+    assert bucket.wait_s(60, 0.0) == 0
+    bucket.take(90, 0.0)
+    assert bucket.level(0.0) == -30
+    assert bucket.wait_s(1, 0.0) == 31
+    assert bucket.wait_s(1, 30.5) == 1
+    assert bucket.wait_s(10**9, 91.0) == 0  # more than it holds asks for a full one
+    assert bucket.level(10**6) == 60
+
+
+def test_retry_after_is_when_it_works() -> None:
+    now = [0.0]
+    known = tenant(requests_per_min=2, tokens_per_min=100)
+    tenancy = Tenancy(Registry([known]), UsageBook(None), clock=lambda: now[0])
+    tenancy.admit_request(known)
+    tenancy.admit_request(known)
+    with pytest.raises(OverLimit, match="2 requests a minute") as refusal:
+        tenancy.admit_request(known)
+    now[0] += refusal.value.retry_after_s
+    tenancy.admit_request(known)
+    tenancy.admit_prompt(known, 80)
+    tenancy.take_generated(known, 50)
+    with pytest.raises(OverLimit, match="100 tokens a minute") as refusal:
+        tenancy.admit_prompt(known, 10)
+    now[0] += refusal.value.retry_after_s
+    tenancy.admit_prompt(known, 10)
+
+
+def test_the_file_holds_hashes_and_finds_keys(tmp_path: Path) -> None:
+    path, keys = tmp_path / "tenants.json", [new_key() for _ in range(3)]
+    registry = Registry([])
+    for i, key in enumerate(keys):
+        registry = registry.with_new(tenant(f"t{i}", key))
+    registry.save(path)
+    text = path.read_text()
+    assert not any(key in text for key in keys)
+    assert path.stat().st_mode & 0o077 == 0
+    loaded = Registry.load(path)
+    found = [loaded.find(key) for key in keys]
+    assert [one.name for one in found if one is not None] == ["t0", "t1", "t2"]
+    assert loaded.find("") is None
+    assert loaded.find(hash_key(keys[0])) is None
+    assert loaded.find("\ud800") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "truncated"),
+        ('{"tenants": [{"name": "a"}]}', "key_sha256"),
+        (one('"name": ""'), "no name"),
+        ('{"tenants": [{"name": "a", "key_sha256": "abc"}]}', "64 hexadecimal"),
+        (one('"name": "a", "requests_per_min": 0'), "requests_per_min"),
+        (one('"name": "a", "extra": 0'), "extra"),
+    ],
+)
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "tenants.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        Registry.load(path)
+
+
+def test_two_of_a_name_or_a_key_are_refused() -> None:
+    with pytest.raises(ConfigError, match="there already"):
+        Registry([tenant()]).with_new(tenant(key="other"))
+    with pytest.raises(ConfigError, match="same key"):
+        Registry([tenant("a"), tenant("b")])
+
+
+def test_usage_survives_a_restart_and_keeps_days_apart(tmp_path: Path) -> None:
+    path, today = tmp_path / "usage.sqlite", ["2026-01-01"]
+    book = UsageBook(path, lambda: today[0])
+    book.add("a", requests=1, prompt_tokens=5)
+    book.flush()
+    book.add("a", generation_tokens=7)
+    today[0] = "2026-01-02"
+    book.add("a", requests=1)
+    book.close()
+    again = UsageBook(path, lambda: today[0])
+    again.add("b", requests=1)
+    assert again.totals()["a"] == {"requests": 2, "prompt_tokens": 5, "cached_tokens": 0, "generation_tokens": 7}
+    assert again.totals()["b"]["requests"] == 1
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT day, requests FROM usage WHERE tenant = 'a' ORDER BY day").fetchall() == [
+            ("2026-01-01", 1),
+            ("2026-01-02", 1),
+        ]
+
+
+def test_a_database_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="usage_db"):
+        UsageBook(tmp_path / "no" / "usage.sqlite")
+
+
+def test_what_could_not_be_written_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "usage.sqlite"
+    book = UsageBook(path)
+    book.add("a", requests=1)
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE usage RENAME TO away")
+    with pytest.raises(sqlite3.Error):
+        book.flush()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE away RENAME TO usage")
+    assert book.totals()["a"]["requests"] == 1
