@@ -12,6 +12,9 @@ int num_threads();
 // Throws std::invalid_argument unless 1 <= n <= 1024. Waits for running work.
 void set_num_threads(int n);
 
+// Jobs shared out so far in this process: each ends in a barrier, which all threads wait for.
+std::uint64_t num_barriers();
+
 using ItemFunction = void (*)(const void* context, std::int64_t item);
 void parallel_for_items(std::int64_t items, ItemFunction run, const void* context);
 

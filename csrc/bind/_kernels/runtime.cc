@@ -16,6 +16,7 @@ void bind_runtime(nb::module_& m) {
   m.def("num_threads", &kernels::num_threads, "Threads that share a kernel's work, the caller included.");
   m.def("set_num_threads", &kernels::set_num_threads, nb::arg("n"), nb::call_guard<nb::gil_scoped_release>(),
         "Resize the thread pool, process-wide. ValueError unless 1 <= n <= 1024.");
+  m.def("num_barriers", &kernels::num_barriers, "Jobs that threads have shared so far; each ends in a barrier.");
 }
 
 }  // namespace headrace::bind
