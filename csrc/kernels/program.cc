@@ -1,5 +1,6 @@
 #include "kernels/program.h"
 
+#include <chrono>
 #include <stdexcept>
 #include <string>
 
@@ -27,11 +28,34 @@ std::int64_t Program::Replay::rows(std::int64_t captured) const {
                               " rows, which is neither the step's tokens nor its logits rows");
 }
 
-void Program::run(const StepSizes& sizes, const std::vector<const void*>& inputs) const {
+void Program::require_room(const StepSizes& sizes, const std::vector<const void*>& inputs) const {
   if (sizes.tokens > capacity_.tokens || sizes.logits > capacity_.logits || inputs.size() != inputs_.size())
     throw std::invalid_argument("step: exceeds what was captured");
+}
+
+void Program::run(const StepSizes& sizes, const std::vector<const void*>& inputs) const {
+  require_room(sizes, inputs);
   const Replay replay{*this, sizes, inputs};
-  for (const auto& call : calls_) call(replay);
+  for (const Call& call : calls_) call.run(replay);
+}
+
+std::vector<std::string> Program::names() const {
+  std::vector<std::string> names;
+  for (const Call& call : calls_) names.push_back(call.name);
+  return names;
+}
+
+std::vector<double> Program::timed_run(const StepSizes& sizes, const std::vector<const void*>& inputs) const {
+  using Clock = std::chrono::steady_clock;
+  require_room(sizes, inputs);
+  const Replay replay{*this, sizes, inputs};
+  std::vector<double> seconds;
+  for (const Call& call : calls_) {
+    const auto start = Clock::now();
+    call.run(replay);
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return seconds;
 }
 
 }  // namespace headrace::kernels

@@ -7,8 +7,10 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
+#include "kernels/describe.h"
 #include "kernels/execute.h"
 
 namespace headrace::kernels {
@@ -31,18 +33,23 @@ class Program {
   // an index leaves what it indexes; outputs are undefined then, caches may be half written.
   void run(const StepSizes& sizes, const std::vector<const void*>& inputs) const;
 
+  // What each call is, in words; and the same replay, which returns the seconds of each call.
+  std::vector<std::string> names() const;
+  std::vector<double> timed_run(const StepSizes& sizes, const std::vector<const void*>& inputs) const;
+
   // Adds a call. Throws std::invalid_argument when its number of rows is neither of the capacities: it could not be
   // replayed over another step.
   template <typename Args>
   void record(const Args& args) {
     Args probe = args;
     Replay{*this, capacity_, inputs_}.rebind(probe);
-    calls_.push_back([args](const Replay& replay) {
+    const auto call = [args](const Replay& replay) {
       Args live = args;
       replay.rebind(live);
       check(live);
       execute(live);
-    });
+    };
+    calls_.push_back({describe(args), call});
   }
 
   // The program that this thread is recording into, or null.
@@ -75,9 +82,16 @@ class Program {
     }
   };
 
+  struct Call {
+    std::string name;
+    std::function<void(const Replay&)> run;
+  };
+
+  void require_room(const StepSizes& sizes, const std::vector<const void*>& inputs) const;
+
   StepSizes capacity_;
   std::vector<const void*> inputs_;
-  std::vector<std::function<void(const Replay&)>> calls_;
+  std::vector<Call> calls_;
 };
 
 // Runs a call now, or adds it to the program that this thread is recording.

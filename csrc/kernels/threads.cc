@@ -55,6 +55,7 @@ class Pool {
   explicit Pool(int threads) { start(threads); }
 
   int size() const { return size_.load(); }
+  std::uint64_t jobs() const { return jobs_.load(std::memory_order_relaxed); }
 
   void resize(int threads) {
     const std::lock_guard lock(submit_);
@@ -97,6 +98,7 @@ class Pool {
     unfinished_.store(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
     const std::uint64_t job = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
     ticket_.store(job << 32 | static_cast<std::uint64_t>(count), std::memory_order_release);
+    jobs_.fetch_add(1, std::memory_order_relaxed);
     wake();
     while (claim_and_run()) {
     }
@@ -162,6 +164,7 @@ class Pool {
   std::atomic<std::uint32_t> unfinished_{0};
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<bool> stopping_{false};
+  std::atomic<std::uint64_t> jobs_{0};
   std::int64_t first_ = 0;
   std::int64_t items_ = 0;
   ItemFunction run_ = nullptr;
@@ -190,6 +193,8 @@ Pool& pool() {
 }  // namespace
 
 int num_threads() { return pool().size(); }
+
+std::uint64_t num_barriers() { return pool().jobs(); }
 
 void set_num_threads(int n) {
   if (n < 1 || n > 1024) throw std::invalid_argument("num_threads must be between 1 and 1024");

@@ -17,6 +17,8 @@ void set_num_threads(int n);
 // thread is bound. Waits for running work. Throws std::invalid_argument unless there is one processor for each
 // thread. False when the system refused one of them.
 bool bind_threads(const std::vector<int>& processors);
+// Jobs shared out so far in this process: each ends in a barrier, which all threads wait for.
+std::uint64_t num_barriers();
 
 using ItemFunction = void (*)(const void* context, std::int64_t item);
 void parallel_for_items(std::int64_t items, ItemFunction run, const void* context);

@@ -2,7 +2,7 @@
 Scheduling core: ledger, block pool, planners, packing. Pure functions of the calls made.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import enum
 from typing import Annotated
 
@@ -406,6 +406,14 @@ class RowTable:
 
     def pack(self, plan: object, out: object) -> None:
         """Fills the arrays of a PackedBatch, which the caller owns."""
+
+    def take(self, plan: object, room: Callable) -> object:
+        """
+        apply, sizes and pack in one: room(logits rows, longest block table) makes the batch that is returned.
+        """
+
+    def append_each(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+        """One sampled token for each sequence."""
 
     def append(self, id: int, tokens: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None: ...
 

@@ -48,6 +48,9 @@ def prefer_nodes(nodes: Sequence[int]) -> bool:
     New pages of the calling thread come from these memory nodes, in turns when several; empty: the default. False when the system refuses.
     """
 
+def num_barriers() -> int:
+    """Jobs that threads have shared so far; each ends in a barrier."""
+
 class Weight:
     """
     A weight matrix (n, k) repacked for the kernels. Made by appending rows, each lot in the storage it has; n is their total.
@@ -150,6 +153,12 @@ class Program:
 
     def run(self, tokens: int, logits: int, slices: int, max_blocks: int, inputs: Sequence[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]]) -> None:
         """Replays the calls over a step of these sizes."""
+
+    def names(self) -> list[str]:
+        """What each recorded call is."""
+
+    def timed_run(self, tokens: int, logits: int, slices: int, max_blocks: int, inputs: Sequence[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]]) -> list[float]:
+        """Replays, and returns the seconds of each call."""
 
     def __len__(self) -> int: ...
 

@@ -17,6 +17,15 @@ namespace {
 class PlanArrays {
  public:
   explicit PlanArrays(nb::handle plan) {
+    if (nb::isinstance<core::StepPlan>(plan))
+      look_into(nb::cast<const core::StepPlan&>(plan));
+    else
+      take_all(plan);
+  }
+  const core::PlanView& view() const { return view_; }
+
+ private:
+  void take_all(nb::handle plan) {
     view_.seq_ids = take<core::SeqId>(plan, "seq_ids");
     view_.num_scheduled = take<std::int32_t>(plan, "num_scheduled");
     view_.num_computed = take<std::int32_t>(plan, "num_computed");
@@ -31,9 +40,14 @@ class PlanArrays {
     view_.block_ids = take<std::int32_t>(plan, "block_ids");
     view_.dropped = take<core::SeqId>(plan, "dropped");
   }
-  const core::PlanView& view() const { return view_; }
 
- private:
+  // The core's own plan needs no arrays; the caller holds it.
+  void look_into(const core::StepPlan& plan) {
+    view_ = {plan.seq_ids,       plan.num_scheduled, plan.num_computed,  plan.num_drafts,   plan.draft_tokens,
+             plan.samples,       plan.fresh_slices,  plan.fresh_offsets, plan.fresh_tokens, plan.block_starts,
+             plan.block_offsets, plan.block_ids,     plan.dropped};
+  }
+
   template <typename T>
   std::span<const T> take(nb::handle plan, const char* name) {
     nb::object attribute = plan.attr(name);
@@ -105,6 +119,24 @@ void bind_pack(nb::module_& m) {
             self.pack(arrays.view(), buffers.buffers());
           },
           "plan"_a, "out"_a, "Fills the arrays of a PackedBatch, which the caller owns.")
+      .def(
+          "take",
+          [](RowTable& self, nb::handle plan, const nb::callable& room) {
+            const PlanArrays arrays(plan);
+            self.apply(arrays.view());
+            nb::object batch = room(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
+            self.pack(arrays.view(), BufferArrays(batch).buffers());
+            return batch;
+          },
+          "plan"_a, "room"_a,
+          "apply, sizes and pack in one: room(logits rows, longest block table) makes the batch that is returned.")
+      .def(
+          "append_each",
+          [](RowTable& self, InArray<core::SeqId> ids, InArray<core::Token> tokens) {
+            if (ids.shape(0) != tokens.shape(0)) throw core::InvalidField("tokens", "must be one for each of the ids");
+            for (std::size_t i = 0; i < ids.shape(0); ++i) self.append(ids(i), as_span(tokens).subspan(i, 1));
+          },
+          "ids"_a.noconvert(), "tokens"_a.noconvert(), "One sampled token for each sequence.")
       .def(
           "append",
           [](RowTable& self, core::SeqId id, InArray<core::Token> tokens) { self.append(id, as_span(tokens)); }, "id"_a,

@@ -1,5 +1,6 @@
 #include "kernels/program.h"
 
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind/_kernels/arrays.h"
@@ -24,6 +25,13 @@ void run(const Program& self, std::int64_t tokens, std::int64_t logits, std::int
   self.run({tokens, logits, slices, max_blocks}, at);
 }
 
+std::vector<double> timed_run(const Program& self, std::int64_t tokens, std::int64_t logits, std::int64_t slices,
+                              std::int64_t max_blocks, const std::vector<AnyInts>& inputs) {
+  const std::vector<const void*> at = pointers(inputs);
+  const nb::gil_scoped_release unlocked;
+  return self.timed_run({tokens, logits, slices, max_blocks}, at);
+}
+
 }  // namespace
 
 void bind_program(nb::module_& m) {
@@ -42,6 +50,9 @@ void bind_program(nb::module_& m) {
           "stop", [] { Program::recording() = nullptr; }, "Ends the recording of this thread.")
       .def("run", &run, nb::arg("tokens"), nb::arg("logits"), nb::arg("slices"), nb::arg("max_blocks"),
            nb::arg("inputs"), "Replays the calls over a step of these sizes.")
+      .def("names", &Program::names, "What each recorded call is.")
+      .def("timed_run", &timed_run, nb::arg("tokens"), nb::arg("logits"), nb::arg("slices"), nb::arg("max_blocks"),
+           nb::arg("inputs"), "Replays, and returns the seconds of each call.")
       .def("__len__", &Program::size);
 }
 

@@ -29,6 +29,7 @@ void bind_runtime(nb::module_& m) {
       "prefer_nodes", &kernels::prefer_nodes, nb::arg("nodes"),
       "New pages of the calling thread come from these memory nodes, in turns when several; empty: the default. False "
       "when the system refuses.");
+  m.def("num_barriers", &kernels::num_barriers, "Jobs that threads have shared so far; each ends in a barrier.");
 }
 
 }  // namespace headrace::bind

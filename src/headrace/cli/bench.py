@@ -54,6 +54,7 @@ def bench_app() -> typer.Typer:
         "scheduler": scheduler,
         "roofline": roofline,
         "ops": ops,
+        "profile": profile,
         "peers": peers,
     }
     for name, command in commands.items():
@@ -186,6 +187,22 @@ def ops(
     from headrace.lab.bench.ops import bench_ops
 
     report(lambda: bench_ops(backend, filter, threads, repeats), flags)
+
+
+@flagged
+def profile(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    rows: Counts = None,
+    depth: Annotated[int, typer.Option(min=0, help="Tokens cached before the decode step.")] = 128,
+    prompt: Annotated[int, typer.Option(min=2, help="Tokens of the prefill step.")] = 512,
+    repeats: Repeats = 15,
+) -> None:
+    """Where one decode step and one prefill step spend their time, op by op."""
+    from headrace.lab.bench.profile import bench_profile
+
+    wanted = parse_counts("rows", rows) or (1,)
+    report(lambda: bench_profile(engine.resolve(), wanted, depth, prompt, repeats), flags)
 
 
 @flagged

@@ -66,7 +66,7 @@ class StepResult:
     errors: Mapping[int, str] = field(default_factory=dict)
 
 
-class TokenDelta(msgspec.Struct, frozen=True, kw_only=True):
+class TokenDelta(msgspec.Struct, frozen=True):
     """News of one request: tokens since the last delta and, at the end, why it ended.
 
     ``finish_reason`` is None while it runs, else one of stop, length, abort, error. ``stop_token`` is the id that

@@ -15,6 +15,7 @@ class Entry:
 
     request: Request
     seq_id: int
+    request_id: str  # the request's own, at hand for every delta
     num_cached_tokens: int = 0
     num_reported: int = 0
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
@@ -38,7 +39,7 @@ class Book:
         self._next = 1
 
     def open(self, request: Request) -> Entry:
-        entry = Entry(request, self._next)
+        entry = Entry(request, self._next, request.request_id)
         self._next += 1
         self._by_seq[entry.seq_id] = entry
         self._by_request[request.request_id] = entry

@@ -18,22 +18,27 @@ def collect_deltas(book: Book, commit: Any, result: StepResult) -> list[TokenDel
         if (entry := book.of_seq(seq_id)) is not None:
             entry.take_prompt_logprobs(news)
     deltas: list[TokenDelta] = []
-    # Each property of the commit makes an array: taken once, not once per slice.
-    offsets, all_tokens, rows = commit.offsets.tolist(), commit.tokens.tolist(), result.offsets.tolist()
-    for i, (seq_id, code) in enumerate(zip(commit.seq_ids.tolist(), commit.finishes.tolist())):
-        entry = book.of_seq(seq_id)
-        finish = Finish(code)
-        tokens = all_tokens[offsets[i] : offsets[i + 1]]
-        if entry is None or (not tokens and finish == Finish.NONE):
+    # A thousand sequences pass here per step. Each property of the commit makes an array: taken once, not per slice.
+    offsets, all_tokens = commit.offsets.tolist(), commit.tokens.tolist()
+    slices = zip(commit.seq_ids.tolist(), commit.finishes.tolist(), offsets, offsets[1:], result.offsets.tolist())
+    of_seq = book.of_seq
+    for seq_id, code, start, end, row in slices:
+        entry = of_seq(seq_id)
+        if entry is None or (start == end and not code):
             continue
-        deltas.append(_delta(entry, tokens, finish, rows[i], result))
-        if finish != Finish.NONE:
+        tokens = all_tokens[start:end]
+        if code or not entry.num_reported or result.logprobs is not None:
+            deltas.append(_delta(entry, tokens, code, row, result))
+        else:  # the usual news: one more token, and nothing else changes
+            entry.num_reported += end - start
+            deltas.append(TokenDelta(entry.request_id, tokens, num_cached_tokens=entry.num_cached_tokens))
+        if code:
             book.close(entry)
     return deltas
 
 
-def _delta(entry: Entry, tokens: list[int], finish: Finish, row: int, result: StepResult) -> TokenDelta:
-    sampling = entry.request.sampling
+def _delta(entry: Entry, tokens: list[int], code: int, row: int, result: StepResult) -> TokenDelta:
+    finish, sampling = Finish(code), entry.request.sampling
     first = entry.num_reported == 0
     entry.num_reported += len(tokens)
     logprobs = None

@@ -91,6 +91,15 @@ class Recording:
             else:
                 segment(sizes, inputs)
 
+    def timed_run(self, sizes: Sizes, inputs: Inputs) -> list[tuple[str, float]]:
+        """Replays a FULL capture; what each call is and the seconds it took."""
+        arrays, calls = [tensor.numpy() for tensor in inputs], []
+        for segment in self._segments:
+            assert isinstance(segment, _kernels.Program), "a call from Python has no name"
+            times = segment.timed_run(sizes.tokens, sizes.logits, sizes.slices, sizes.max_blocks, arrays)
+            calls += list(zip(segment.names(), times))
+        return calls
+
     @property
     def num_calls(self) -> int:
         """Recorded kernel calls, those made from Python left out."""

@@ -83,12 +83,21 @@ class StepGraph:
 
     def run(self, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(hidden (T, D), logits (R, V)): views that the next run overwrites."""
-        tables = [tensor for group in context.groups for tensor in (group.block_table, group.slots)]
-        inputs = [context.input_ids, context.positions, context.query_start_loc, context.seq_lens, rows, *tables]
-        width = context.groups[0].block_table.shape[1]
-        sizes = Sizes(len(context.input_ids), len(rows), len(context.seq_lens), width)
+        sizes, inputs = _as_replayed(context, rows)
         self._recording.run(sizes, inputs)
         return self.hidden[: sizes.tokens], self.logits[: sizes.logits]
+
+    def timed_run(self, context: ForwardContext, rows: Tensor) -> list[tuple[str, float]]:
+        """Runs a step of a FULL graph; what each call is and the seconds it took."""
+        return self._recording.timed_run(*_as_replayed(context, rows))
+
+
+def _as_replayed(context: ForwardContext, rows: Tensor) -> tuple[Sizes, list[Tensor]]:
+    """A step's sizes, and its inputs in the order in which they were declared."""
+    tables = [tensor for group in context.groups for tensor in (group.block_table, group.slots)]
+    inputs = [context.input_ids, context.positions, context.query_start_loc, context.seq_lens, rows, *tables]
+    width = context.groups[0].block_table.shape[1]
+    return Sizes(len(context.input_ids), len(rows), len(context.seq_lens), width), inputs
 
 
 class Graphs:

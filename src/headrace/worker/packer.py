@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace._core import RowTable
 from headrace.contract.batch import PackedBatch
@@ -24,12 +26,12 @@ class Packer:
         for seq_id in plan.dropped.tolist():
             self._starts.pop(seq_id, None)
         self._starts.update((start.seq_id, start) for start in starts)
-        self._rows.apply(plan)
-        num_logits, max_blocks = self._rows.sizes(plan)
-        num_slices = len(plan.seq_ids)
-        batch = PackedBatch.empty(plan.total_tokens, num_slices, num_logits, self._num_groups, max_blocks)
-        self._rows.pack(plan, batch)
-        return batch
+        num_tokens, num_slices = plan.total_tokens, len(plan.seq_ids)
+
+        def room(num_logits: int, max_blocks: int) -> PackedBatch:
+            return PackedBatch.empty(num_tokens, num_slices, num_logits, self._num_groups, max_blocks)
+
+        return cast(PackedBatch, self._rows.take(plan, room))
 
     def start(self, seq_id: int) -> SequenceStart:
         return self._starts[seq_id]
@@ -38,9 +40,9 @@ class Packer:
         """All tokens known of a sequence, read-only."""
         return self._rows.tokens(seq_id)
 
-    def append(self, seq_id: int, tokens: IntArray) -> None:
-        """Tokens a finished step has sampled; sequences dropped meanwhile are passed over."""
-        self._rows.append(seq_id, np.ascontiguousarray(tokens, dtype=np.int32))
+    def append(self, seq_ids: NDArray[np.int64], tokens: IntArray) -> None:
+        """What a finished step has sampled, a token for each sequence; those dropped meanwhile are passed over."""
+        self._rows.append_each(seq_ids, np.ascontiguousarray(tokens, dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -126,8 +126,7 @@ class Worker:
         errors = _row_errors(handle, sampled, tokens)
         good = np.array([int(plan.seq_ids[i]) not in errors for i in sampled], dtype=bool)
         counts[sampled] = good
-        for i, token in zip(sampled[good], tokens[good]):
-            self._packer.append(int(plan.seq_ids[i]), np.array([token], dtype=np.int32))
+        self._packer.append(plan.seq_ids[sampled[good]], tokens[good])
         return StepResult(
             step=plan.step,
             num_valid=np.array(plan.num_scheduled, dtype=np.int32),

@@ -171,3 +171,30 @@ def test_a_received_plan_is_checked_before_it_is_used() -> None:
     assert len(rows) == 0
     rows.apply(SimpleNamespace(**fields))
     assert rows.tokens(0).tolist() == PROMPT.tolist()
+
+
+def test_one_call_packs_what_three_calls_pack() -> None:
+    """And the core's own plan, read in place, gives what its arrays give."""
+    core = scheduler()
+    core.add(0, PROMPT)
+    plan = core.plan()
+    steps, at_once = RowTable(4, 1), RowTable(4, 1)
+    names = [name for name in dir(plan) if isinstance(getattr(plan, name), np.ndarray)]
+    received = SimpleNamespace(**{name: getattr(plan, name).copy() for name in names})
+    steps.apply(received)
+    expected = packed(plan, steps)
+    steps.pack(received, expected)
+    sizes: list[tuple[int, int]] = []
+
+    def room(num_logits: int, max_blocks: int) -> PackedBatch:
+        sizes.append((num_logits, max_blocks))
+        return PackedBatch.empty(plan.total_tokens, len(plan.seq_ids), num_logits, 1, max_blocks)
+
+    batch = at_once.take(plan, room)
+    assert sizes == [steps.sizes(plan)]
+    for name in batch.__slots__:
+        assert getattr(batch, name).tolist() == getattr(expected, name).tolist(), name
+    at_once.append_each(np.array([0, 9], np.int64), np.array([5, 6], np.int32))
+    assert at_once.tokens(0).tolist() == [*PROMPT.tolist(), 5]
+    with pytest.raises(InvalidField, match="tokens: must be one for each"):
+        at_once.append_each(np.array([0], np.int64), np.array([], np.int32))

@@ -112,3 +112,18 @@ def test_a_plot_without_matplotlib_is_refused_before_any_work(monkeypatch: pytes
     result = bench("scheduler", "--plot", "curve.png")
     assert result.exit_code == 2
     assert "headrace[bench]" in result.stderr
+
+
+def test_a_profile_names_every_op_of_both_steps(tmp_path: Path) -> None:
+    model = write_model(tmp_path)
+    picture = tmp_path / "p.png"
+    options = ("--rows", "1,3", "--depth", "8", "--prompt", "20", "--repeats", "2")
+    plain = reported(bench("profile", "-m", model, *options, "--plot", str(picture), "--json"))
+    titles = [bars["title"] for bars in plain["bars"]]
+    assert titles == ["decode, 1 row at depth 8", "decode, 3 rows at depth 8", "prefill, 20 tokens"]
+    for bars in plain["bars"]:
+        kinds = {kind for kind, _ in bars["parts"]}
+        assert {"paged_attention", "qkv_to_cache"} < kinds
+        assert any(kind.startswith("linear") for kind in kinds)
+        assert all(value > 0 for _, value in bars["parts"])
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,13 +1,14 @@
-"""Curves of a report as a PNG. The only file that needs matplotlib (the ``bench`` extra)."""
+"""Curves and bars of a report as a PNG. The only file that needs matplotlib (the ``bench`` extra)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.contract.errors import ConfigError
 
-from .report import Report
+from .report import Bars, Curve, Report
 
 
 def check_plot(path: Path) -> None:
@@ -23,18 +24,18 @@ def check_plot(path: Path) -> None:
 
 
 def save_plot(report: Report, path: Path) -> None:
-    """One panel per curve. Raises ConfigError when the report has none."""
-    curves = [curve for curve in report.curves if curve.points]
-    if not curves:
+    """One panel per curve or bar chart. Raises ConfigError when the report has none."""
+    panels: list[Curve | Bars] = [*(curve for curve in report.curves if curve.points), *report.bars]
+    if not panels:
         raise ConfigError("plot", f"the {report.bench} benchmark has no curve")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.5 * len(curves), 4.2), layout="constrained")
-    for axes, curve in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves):
-        axes.plot(*zip(*curve.points), marker="o")
-        axes.set(title=curve.title, xlabel=curve.x_name, ylabel=curve.y_name)
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+    figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        if isinstance(panel, Curve):
+            _draw_curve(axes, panel)
+        else:
+            _draw_bars(axes, panel)
     figure.suptitle(f"{report.machine.get('cpu', '')}, {report.machine.get('date', '')}", fontsize=9)
     figure.savefig(path, dpi=120)
 
@@ -52,3 +53,22 @@ def save_lines(lines: Mapping[str, Sequence[tuple[float, float]]], path: Path, x
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)
+
+
+def _draw_curve(axes: Any, curve: Curve) -> None:
+    axes.plot(*zip(*curve.points), marker="o")
+    axes.set(title=curve.title, xlabel=curve.x_name, ylabel=curve.y_name)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+
+
+def _draw_bars(axes: Any, bars: Bars) -> None:
+    """The first part on top, each with its share of the whole."""
+    labels, values = zip(*bars.parts)
+    drawn = axes.barh(range(len(values)), values)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.invert_yaxis()
+    whole = sum(values) or 1.0
+    axes.bar_label(drawn, [f"{value / whole:.0%}" for value in values], fontsize=8, padding=2)
+    axes.set(title=f"{bars.title}: {whole:.3g} {bars.unit}", xlabel=bars.unit)
+    axes.margins(x=0.12)

@@ -48,6 +48,15 @@ class Curve:
     points: list[tuple[float, float]]
 
 
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Parts of a whole for a plot: (label, value) in the order to draw them."""
+
+    title: str
+    unit: str
+    parts: list[tuple[str, float]]
+
+
 @dataclass(slots=True)
 class Report:
     """A finished benchmark. Facts and peak memory are taken by ``finish``."""
@@ -56,6 +65,7 @@ class Report:
     settings: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
+    bars: list[Bars] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     peak_rss_bytes: int = 0
 
@@ -85,4 +95,5 @@ class Report:
             "peak_rss_bytes": self.peak_rss_bytes,
             "rows": [row.plain() for row in self.rows],
             "curves": [asdict(curve) for curve in self.curves],
+            "bars": [asdict(bars) for bars in self.bars],
         }
