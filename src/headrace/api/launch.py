@@ -20,6 +20,7 @@ from headrace.models.context import Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
+from headrace.obs.launch_guard import LaunchGuard
 from headrace.obs.recorder import Recorder
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
@@ -67,17 +68,25 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
     )
     runner = Runner(model, ops, kv, graphs)
+    guard = open_guard(config)
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size),
+        Worker(runner, config.cache.block_size, guard),
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
+        guard=guard,
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+
+
+def open_guard(config: EngineConfig) -> LaunchGuard:
+    """One guard for the loop and its worker; off unless the configuration or the environment turns it on."""
+    wanted = config.runtime.overlap_checks
+    return LaunchGuard(env.overlap_checks() if wanted is None else wanted)
 
 
 def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest
 from headrace.contract.request import SamplingParams
+from headrace.contract.stats import EngineStats
 
 from .feed import Feed
 from .launch import Progress, launch
@@ -48,6 +49,11 @@ class LLM:
         self._preparer = Preparer(launched.tokenizer, launched.vocab_size, launched.max_model_len)
         self._closed = False
         self._busy = threading.Lock()
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's numbers after its latest turn: queues, blocks, steps, and what overlap gains."""
+        return self.engine.stats
 
     def generate(
         self,
