@@ -28,6 +28,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
+from .determinism import require_fixed_context, settle
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 DUMMY_SEED = 0
@@ -46,10 +47,14 @@ class Launched:
     vocab_size: int
     max_model_len: int
     pool: PoolSize
+    notes: tuple[str, ...] = ()
+    """What the deterministic mode changed, in words."""
 
 
 def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
+    settled = settle(config)
+    config = settled.config
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
@@ -80,7 +85,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         grammars=open_grammars(config, tokenizer, model.vocab_size),
         guard=guard,
     )
-    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, settled.words)
 
 
 def open_guard(config: EngineConfig) -> LaunchGuard:
@@ -135,6 +140,7 @@ def plan_memory(config: EngineConfig, model: Model) -> tuple[PoolSize, int]:
     wanted = asked or model.max_positions
     pool = size_pool(model.kv_layout, config, wanted, free_memory_bytes())
     capacity = build_core(config, model.kv_layout, pool.num_blocks, wanted).capacity_tokens
+    require_fixed_context(config, wanted, capacity, pool.words)
     if asked is not None and asked > capacity:
         raise ConfigError(
             "max_model_len",

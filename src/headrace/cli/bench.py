@@ -42,7 +42,7 @@ class BenchFlags:
 
 def bench_app() -> typer.Typer:
     """The group of measuring commands."""
-    from .bench_modes import overlap
+    from .bench_modes import determinism, overlap
 
     app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
     app.callback()(_group)
@@ -52,6 +52,7 @@ def bench_app() -> typer.Typer:
         "offline": offline,
         "prefix": prefix,
         "overlap": overlap,
+        "determinism": determinism,
         "startup": startup,
         "perplexity": perplexity,
         "scheduler": scheduler,

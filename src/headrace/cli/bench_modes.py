@@ -21,3 +21,14 @@ def overlap(
 
     wanted = parse_counts("rows", rows) or ROWS
     report(lambda: bench_overlap(engine.resolve(), wanted, tokens, repeats), flags)
+
+
+@flagged
+def determinism(
+    engine: EngineFlags, flags: BenchFlags, rows: Counts = None, tokens: Tokens = 128, repeats: Repeats = 5
+) -> None:
+    """What the deterministic mode costs: the same work without and with it in turns, as a ratio."""
+    from headrace.lab.bench.determinism import ROWS, bench_determinism
+
+    wanted = parse_counts("rows", rows) or ROWS
+    report(lambda: bench_determinism(engine.resolve(), wanted, tokens, repeats), flags)

@@ -84,6 +84,7 @@ def test_a_report_goes_to_stdout_and_to_a_file(tmp_path: Path, monkeypatch: pyte
     [
         (("latency", "--depths", "16,4000", "--rows", "1,3", "--tokens", "4"), 6),
         (("overlap", "--rows", "1,3", "--tokens", "4"), 14),
+        (("determinism", "--rows", "1,3", "--tokens", "4"), 9),
         (("prefill", "--lengths", "16,32"), 2),
         (("offline", "--requests", "3", "--length", "8", "--tokens", "3"), 3),
         (("prefix", "--requests", "3", "--shared", "40", "--length", "8", "--tokens", "3"), 2),
