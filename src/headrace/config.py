@@ -93,6 +93,10 @@ class RuntimeConfig:
     """Bind kernel threads to processors: auto (on machines with several memory nodes), none, cores."""
     step_timeout_s: float = 120.0
     """Longest wait for one step before it counts as failed."""
+    deterministic: bool = False
+    """Fix or refuse whatever results could depend on besides model, dtype and request; unseeded draws repeat."""
+    overlap_checks: bool | None = None
+    """Refuse hidden waits inside launches and overwrite outputs after their turn; None: as the environment says."""
     record: str | None = None
     """Write a flight recording of every step to this file."""
 

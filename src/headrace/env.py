@@ -47,6 +47,14 @@ def isa() -> str | None:
     return os.environ.get("HEADRACE_ISA") or None
 
 
+def overlap_checks() -> bool:
+    """``HEADRACE_OVERLAP_CHECKS``: 1 refuses hidden waits inside launches and poisons outputs after their turn."""
+    value = os.environ.get("HEADRACE_OVERLAP_CHECKS") or "0"
+    if value not in ("0", "1"):
+        raise ConfigError("HEADRACE_OVERLAP_CHECKS", f"must be 0 or 1, not {value!r}")
+    return value == "1"
+
+
 def hub_endpoint() -> str:
     """``HF_ENDPOINT``: address of the model hub that ``hf:`` names refer to."""
     return (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from headrace.contract.errors import EngineDead, InvalidRequest
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.engine import Engine
+from headrace.obs.launch_guard import LaunchGuard
 from headrace.worker.fake import FakeWorker, rolling_token
 
 
@@ -24,10 +26,13 @@ class Story:
     error: str | None = None
 
 
-def make(overlap: bool, worker: FakeWorker | None = None, max_waiting: int = 4096, **core: object) -> Engine:
+def make(
+    overlap: bool, worker: FakeWorker | None = None, max_waiting: int = 4096, observer: Any = None, **core: object
+) -> Engine:
     settings: dict[str, object] = {"num_blocks": 40, "block_size": 4, "token_budget": 16, "max_seqs": 8}
     settings |= {"max_model_len": 100} | core
-    return Engine(Scheduler(**settings), worker or FakeWorker(), overlap=overlap, max_waiting=max_waiting)  # type: ignore[arg-type]
+    options: dict[str, Any] = {"overlap": overlap, "max_waiting": max_waiting, "observer": observer}
+    return Engine(Scheduler(**settings), worker or FakeWorker(), guard=LaunchGuard(on=True), **options)  # type: ignore[arg-type]
 
 
 def ask(name: str, prompt: list[int], max_tokens: int = 10, eos: tuple[int, ...] = (), **kw: object) -> Request:

@@ -19,6 +19,7 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
 from headrace.models.registry import load_model
 from headrace.models.weights import open_checkpoint
+from headrace.obs.launch_guard import LaunchGuard
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.runner import Runner
@@ -76,7 +77,8 @@ def make_engine(
     ops = resolve_ops(backend)
     sizes = (7, limits.get("token_budget", 512))
     captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, limits.get("max_seqs", 64))
-    return Engine(core, Worker(Runner(model, ops, kv, captured), block_size), overlap=overlap)
+    guard = LaunchGuard(on=True)
+    return Engine(core, Worker(Runner(model, ops, kv, captured), block_size, guard), overlap=overlap, guard=guard)
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:

@@ -21,6 +21,7 @@ from headrace.engine.process import ProcessClient
 from headrace.models.sources import resolve_model
 
 from .assembly import Assembly
+from .determinism import settle
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
 from .text.chat import encode_chat
@@ -43,6 +44,7 @@ def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tok
         launched = launch(config)
         facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
         return ThreadClient(launched.engine), launched.tokenizer, facts
+    settle(config)  # refused here, before a process is started for nothing
     source = resolve_model(config.model.model, offline=config.model.offline)
     client = ProcessClient(build_in_child, asdict(config))
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
@@ -67,11 +69,13 @@ class AsyncLLM:
             config = resolve({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
-        self._connect_to(*_connect(config, own_process))
+        client, tokenizer, facts = _connect(config, own_process)
+        self._connect_to(client, tokenizer, facts | {"deterministic": config.runtime.deterministic})
 
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
-        """Over an engine that runs already. ``facts``: ``vocab_size`` and ``max_model_len``."""
+        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``, and ``deterministic``
+        where it is."""
         llm = cls.__new__(cls)
         llm._connect_to(client, tokenizer, facts)
         return llm
@@ -81,7 +85,8 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.vocab_size: int = facts["vocab_size"]
         self.max_model_len: int = facts["max_model_len"]
-        self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len)
+        deterministic = bool(facts.get("deterministic"))
+        self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic)
         self._live: set[str] = set()
 
     def prepare(

@@ -23,6 +23,7 @@ from headrace.models.context import Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
+from headrace.obs.launch_guard import LaunchGuard
 from headrace.obs.recorder import Recorder
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
@@ -30,6 +31,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
+from .determinism import require_fixed_context, settle
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
 
@@ -49,10 +51,14 @@ class Launched:
     vocab_size: int
     max_model_len: int
     pool: PoolSize
+    notes: tuple[str, ...] = ()
+    """What the deterministic mode changed, in words."""
 
 
 def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
+    settled = settle(config)
+    config = settled.config
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
@@ -72,17 +78,25 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), limits.max_seqs)
     runner = Runner(model, ops, kv, graphs)
+    guard = open_guard(config)
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size, caller_binding(placement)),
+        Worker(runner, config.cache.block_size, guard, caller_binding(placement)),
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
+        guard=guard,
     )
-    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, settled.words)
+
+
+def open_guard(config: EngineConfig) -> LaunchGuard:
+    """One guard for the loop and its worker; off unless the configuration or the environment turns it on."""
+    wanted = config.runtime.overlap_checks
+    return LaunchGuard(env.overlap_checks() if wanted is None else wanted)
 
 
 def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:
@@ -136,6 +150,7 @@ def plan_memory(config: EngineConfig, model: Model) -> tuple[PoolSize, int]:
     wanted = asked or model.max_positions
     pool = size_pool(model.kv_layout, config, wanted, free_memory_bytes())
     capacity = build_core(config, model.kv_layout, pool.num_blocks, wanted).capacity_tokens
+    require_fixed_context(config, wanted, capacity, pool.words)
     if asked is not None and asked > capacity:
         raise ConfigError(
             "max_model_len",

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest
 from headrace.contract.request import SamplingParams
+from headrace.contract.stats import EngineStats
 
 from .feed import Feed
 from .launch import Progress, launch
@@ -22,6 +23,8 @@ Messages = Sequence[Mapping[str, Any]]
 class LLM:
     """Loads a model and generates. Settings are those of ``headrace.config``, by name, or a whole ``config``.
 
+    ``deterministic=True``: the same request, the same bytes, whatever runs beside it (docs/determinism.md); ``notes``
+    says what that changed.
     Not for concurrent use: one call at a time (``AsyncLLM`` serves many). Close it, or use it in a ``with``.
     """
 
@@ -30,13 +33,14 @@ class LLM:
         model: str | None = None,
         *,
         dtype: str | None = None,
+        deterministic: bool | None = None,
         config: EngineConfig | None = None,
         progress: Progress | None = None,
         **settings: Any,
     ) -> None:
         if config is None:
-            config = resolve({"model": model, "dtype": dtype, **settings})
-        elif model is not None or dtype is not None or settings:
+            config = resolve({"model": model, "dtype": dtype, "deterministic": deterministic, **settings})
+        elif model is not None or dtype is not None or deterministic is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
         launched = launch(config, progress=progress)
         self.engine = launched.engine
@@ -45,9 +49,20 @@ class LLM:
         self.vocab_size = launched.vocab_size
         self.pool = launched.pool
         self.model_name = launched.model_name
-        self._preparer = Preparer(launched.tokenizer, launched.vocab_size, launched.max_model_len)
+        self.notes = launched.notes
+        self._preparer = Preparer(
+            launched.tokenizer,
+            launched.vocab_size,
+            launched.max_model_len,
+            deterministic=config.runtime.deterministic,
+        )
         self._closed = False
         self._busy = threading.Lock()
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's numbers after its latest turn: queues, blocks, steps, and what overlap gains."""
+        return self.engine.stats
 
     def generate(
         self,

@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.contract import plain
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import Request, SamplingParams, choice_seed
+from headrace.contract.request import Request, SamplingParams, choice_seed, prompt_seed
 
 from .text.tokenizer import Tokenizer
 
@@ -35,10 +35,13 @@ class Prepared:
 class Preparer:
     """Knows the model's vocabulary and context; makes requests that the engine cannot refuse for their content."""
 
-    def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, max_model_len: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, vocab_size: int, max_model_len: int, *, deterministic: bool = False
+    ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._deterministic = deterministic
         self._numbers = itertools.count()
 
     def prepare(
@@ -54,7 +57,7 @@ class Preparer:
         self._check_stops(sampling)
         number = next(self._numbers)
         name = plain.text("request_id", f"request-{number}" if request_id is None else request_id, may_be_empty=False)
-        sampling = self._completed(sampling, len(ids))
+        sampling = self._completed(sampling, ids)
         # The engine's names are made unique here: callers may reuse theirs at once, or call one like a choice.
         requests = [self._request(f"{name}\x1f{number}\x1f{k}", k, ids, sampling, fields) for k in range(sampling.n)]
         return Prepared(name, text, ids, sampling, requests)
@@ -92,16 +95,20 @@ class Preparer:
         if sampling.stop_strings and self._tokenizer is None:
             raise InvalidRequest("stop", "this model has no tokenizer, so no text to stop at")
 
-    def _completed(self, sampling: SamplingParams, num_prompt: int) -> SamplingParams:
+    def _completed(self, sampling: SamplingParams, ids: Sequence[int]) -> SamplingParams:
         """Open wishes settled: a seed, and no more tokens than the context has room for."""
-        room = self._max_model_len - num_prompt
+        room = self._max_model_len - len(ids)
         max_tokens = room if sampling.max_tokens is None else min(sampling.max_tokens, room)
         if sampling.min_tokens > max_tokens:
             raise InvalidRequest(
                 "min_tokens", f"{sampling.min_tokens} exceeds the {max_tokens} tokens there is room for"
             )
-        seed = secrets.randbits(62) if sampling.seed is None else sampling.seed
+        seed = self._fresh_seed(ids) if sampling.seed is None else sampling.seed
         return msgspec.structs.replace(sampling, max_tokens=max_tokens, seed=seed)
+
+    def _fresh_seed(self, ids: Sequence[int]) -> int:
+        """Deterministic: nothing but the prompt, so that neither order nor neighbours show."""
+        return prompt_seed(ids) if self._deterministic else secrets.randbits(62)
 
     def _request(
         self, name: str, choice: int, ids: list[int], sampling: SamplingParams, fields: Mapping[str, Any]

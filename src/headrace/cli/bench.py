@@ -42,6 +42,8 @@ class BenchFlags:
 
 def bench_app() -> typer.Typer:
     """The group of measuring commands."""
+    from .bench_modes import determinism, overlap
+
     app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
     app.callback()(_group)
     commands: dict[str, Callable[..., None]] = {
@@ -49,6 +51,8 @@ def bench_app() -> typer.Typer:
         "prefill": prefill,
         "offline": offline,
         "prefix": prefix,
+        "overlap": overlap,
+        "determinism": determinism,
         "startup": startup,
         "perplexity": perplexity,
         "scheduler": scheduler,

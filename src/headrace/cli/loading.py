@@ -41,7 +41,8 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
         seconds = time.monotonic() - start
         if verbose:
             to_stderr(f"{llm.model_name}: loaded in {seconds:.1f} s; context {llm.max_model_len} tokens")
-            to_stderr(llm.pool.words)
+            for words in (llm.pool.words, *llm.notes):
+                to_stderr(words)
         yield Loaded(llm, seconds)
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from .plan import ByteArray, IntArray
 
+POISON = -0x5A5A5A5A  # no token, position, slot or block
+
 
 @dataclass(frozen=True, slots=True)
 class PackedBatch:
@@ -23,6 +25,14 @@ class PackedBatch:
     prev_positions: IntArray  # (S,) the slice's number in the previous step, -1 = was not there
     block_tables: IntArray  # (G, S, max_blocks)
     slots: IntArray  # (G, T)
+
+    def poison(self) -> None:
+        """Overwrites everything with values no step can hold. For tests of who keeps what."""
+        for array in (self.input_ids, self.request_index, self.positions, self.query_start_loc, self.seq_lens):
+            array.fill(POISON)
+        for array in (self.logits_indices, self.prev_positions, self.block_tables, self.slots):
+            array.fill(POISON)
+        self.discard.fill(255)
 
     @staticmethod
     def empty(num_tokens: int, num_slices: int, num_logits: int, num_groups: int, max_blocks: int) -> PackedBatch:

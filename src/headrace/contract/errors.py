@@ -60,6 +60,10 @@ class WorkerError(HeadraceError):
     """A step failed in the worker. The sequences of that step are affected; the engine goes on."""
 
 
+class HiddenWait(HeadraceError):
+    """Something waited, or read a result still being written, inside a launch. A mistake in the engine's own code."""
+
+
 class GroupBroken(HeadraceError):
     """A rank of a group is gone, silent or out of step. The group cannot go on; its engines end their requests."""
 

@@ -162,6 +162,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str = ""
 
 
+def prompt_seed(token_ids: Sequence[int]) -> int:
+    """The seed of an unseeded request in deterministic mode: a hash of its prompt and of nothing else."""
+    ids = ",".join(map(str, token_ids))
+    digest = hashlib.sha256(f"headrace prompt {ids}".encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
 def choice_seed(seed: int, choice: int) -> int:
     """The seed of choice ``k`` of ``n``: the seed itself for k = 0, else a hash of (seed, k), as a signed 64-bit."""
     if choice == 0:

@@ -52,10 +52,22 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTimes:
+    """When the device took up and left a step's two launches, ns of one clock."""
+
+    forward_start_ns: int
+    forward_end_ns: int
+    sample_start_ns: int
+    sample_end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One step's outcome, slices in plan order. ``offsets`` (S+1,) cut ``tokens`` into slices; ``num_valid`` (S,)
     says how many of a slice's rows stand. ``logprobs`` rows go with ``tokens`` (None: nobody asked).
-    ``errors``: sequences whose row could not be sampled (they emit nothing)."""
+    ``errors``: sequences whose row could not be sampled (they emit nothing). ``times``: None when not measured.
+
+    The arrays are the loop's until the next step's result: whoever keeps any of them copies it."""
 
     step: int
     num_valid: IntArray
@@ -64,6 +76,7 @@ class StepResult:
     logprobs: LogprobArrays | None = None
     prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict)
     errors: Mapping[int, str] = field(default_factory=dict)
+    times: StepTimes | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True):

@@ -5,6 +5,22 @@ from __future__ import annotations
 import msgspec
 
 
+class OverlapStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The device's time and the loop's, ns since the start. ``bubble_counts``: steps by the bubble they had, one per
+    bucket of ``obs.metrics.BUBBLE_SECONDS`` and the last for all above."""
+
+    busy_ns: int = 0
+    bubble_ns: int = 0
+    host_ns: int = 0
+    last_bubble_ns: int = 0
+    bubble_counts: list[int] = []
+
+    @property
+    def overlap_ratio(self) -> float:
+        """Share of the loop's own work hidden behind the device's, 0 to 1; 0 before the first step."""
+        return max(0.0, 1.0 - self.bubble_ns / self.host_ns) if self.host_ns else 0.0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
@@ -25,3 +41,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     sampled_tokens: int = 0
     token_budget_left: int = 0
     graph_steps: dict[str, int] = {}
+    overlap: OverlapStats = OverlapStats()

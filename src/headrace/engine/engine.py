@@ -20,12 +20,14 @@ from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
 from headrace.grammar.compiler import GrammarPool
+from headrace.obs.launch_guard import LaunchGuard
 
 from .book import Book, Entry
 from .cadence import Cadence, Unified
 from .grammar_waits import GrammarWaits
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
+from .owned import OwnedOutputs
 from .roles import ignored_message
 from .stats import GraphSteps, StepCounts
 
@@ -54,6 +56,7 @@ class Engine:
         observer: StepObserver | None = None,
         graph_steps: GraphSteps | None = None,
         grammars: GrammarPool | None = None,
+        guard: LaunchGuard | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -67,6 +70,8 @@ class Engine:
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
+        self._guard = guard or LaunchGuard()
+        self._outputs = OwnedOutputs(poison=self._guard.on)
         self._counts = StepCounts(core, graph_steps)
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
@@ -102,12 +107,15 @@ class Engine:
 
     def tick(self) -> list[TokenDelta]:
         """One turn of the loop; returns the news it brought."""
+        self._counts.overlap.turn_begins(self.resting or not len(self._book))
+        self._outputs.release()
         self._drain()
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
         self._end_ignored()
         step = self._launch(plan) if plan.step >= 0 else None
+        worked = step is not None or self._pending is not None
         self._ran = step is not None
         if self._pending is not None:
             pending, self._pending = self._pending, None
@@ -118,6 +126,7 @@ class Engine:
                 self._pending = step
             else:
                 self._finish(step)
+        self._counts.overlap.turn_ends(worked)
         self.stats = self._counts.snapshot()
         deltas, self._deltas = self._deltas, []
         return deltas
@@ -197,7 +206,8 @@ class Engine:
         step = Step(plan)
         self._counts.launched(plan)
         try:
-            step.handle = self.worker.launch_forward(plan, self._starts(plan))
+            with self._guard.launching(f"the forward launch of step {plan.step}"):
+                step.handle = self.worker.launch_forward(plan, self._starts(plan))
         except Exception as error:  # surfaces in _finish, in step order
             step.error = error
         return step
@@ -217,7 +227,8 @@ class Engine:
     def _launch_sample(self, step: Step) -> None:
         if step.error is None:
             try:
-                self.worker.launch_sample(step.handle)
+                with self._guard.launching(f"the sample launch of step {step.plan.step}"):
+                    self.worker.launch_sample(step.handle)
             except Exception as error:
                 step.error = error
 
@@ -225,10 +236,16 @@ class Engine:
         try:
             if step.error is not None:
                 raise step.error
-            result = self.worker.collect(step.handle, self._timeout_s)
+            self._counts.overlap.wait_begins()
+            try:
+                result = self.worker.collect(step.handle, self._timeout_s)
+            finally:
+                self._counts.overlap.wait_ends()
         except Exception as error:
             self._fail(step, error)
             return
+        self._outputs.take(result)
+        self._counts.overlap.finished(result.times)
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)

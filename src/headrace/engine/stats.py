@@ -8,6 +8,8 @@ from headrace._core import Scheduler
 from headrace.contract.plan import StepPlan
 from headrace.contract.stats import EngineStats
 
+from .overlap import OverlapMeter
+
 GraphSteps = Callable[[], dict[str, int]]
 """Steps so far by graph mode; asked on the loop's thread after each turn."""
 
@@ -24,6 +26,7 @@ class StepCounts:
         self.decode_tokens = 0
         self.sampled_tokens = 0
         self.token_budget_left = 0
+        self.overlap = OverlapMeter()
 
     def launched(self, plan: StepPlan) -> None:
         """A slice of one token decodes; longer slices are prefill (or carry drafts)."""
@@ -49,4 +52,5 @@ class StepCounts:
             sampled_tokens=self.sampled_tokens,
             token_budget_left=self.token_budget_left,
             graph_steps=self._graph_steps(),
+            overlap=self.overlap.snapshot(),
         )

@@ -19,6 +19,7 @@ class Kind(Enum):
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
+BUBBLE_SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ TABLE: tuple[Metric, ...] = (
     _counter("step_tokens", "Tokens computed in steps, by phase.", ("phase",)),
     _counter("sampled_tokens", "Tokens drawn."),
     _counter("graph_steps", "Steps by the graph mode they ran in.", ("mode",)),
+    _counter("device_busy_seconds", "Time the device computed."),
+    _counter("device_bubble_seconds", "Time the device stood idle although there was work."),
+    _counter("host_seconds", "Time the loop worked, its waits for the device left out."),
+    _gauge("overlap_ratio", "Share of the loop's own work hidden behind the device's, 0 to 1."),
+    _histogram("step_bubble_seconds", "Device idle per step although there was work.", BUBBLE_SECONDS),
     _counter("engine_restarts", "Times the engine process was started again after it died."),
     _counter("prompt_tokens", "Prompt tokens of accepted requests.", alias="prompt_tokens"),
     _counter("generation_tokens", "Tokens generated.", alias="generation_tokens"),
@@ -118,6 +124,12 @@ class Metrics:
     def put(self, name: str, value: float, *labels: str) -> None:
         """Sets a gauge, or a counter that is kept elsewhere."""
         self.values[name][labels] = value
+
+    def put_histogram(self, name: str, counts: list[int], total: float) -> None:
+        """Sets a histogram that is kept elsewhere; one count per bucket and one for all above."""
+        histogram = self.histograms[name]
+        if len(counts) == len(histogram.counts):
+            histogram.counts, histogram.sum = list(counts), total
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
         self.histograms[name].observe(value, times)

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +18,14 @@ from torch import Tensor
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
-from headrace.contract.result import LogprobArrays, PromptLogprobs, StepResult
+from headrace.contract.result import LogprobArrays, PromptLogprobs, StepResult, StepTimes
+from headrace.obs.launch_guard import LaunchGuard
 
 from .correct import fill_unknown_ids
-from .device import DeviceThread
+from .device import DeviceThread, Ticket
 from .grammars import NO_TOKEN, GrammarMasks, Grammars
 from .packer import Packer
+from .pending_reads import no_pending_reads
 from .prompt_scores import ScoreSlice, plan_scores, score
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
@@ -40,8 +40,8 @@ class StepHandle:
     plan: StepPlan
     batch: PackedBatch
     scores: list[ScoreSlice]
-    forward: Future[Any] | None = None
-    sample: Future[Any] | None = None
+    forward: Ticket | None = None
+    sample: Ticket | None = None
     logits: Tensor | None = None
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     masks: GrammarMasks = field(default_factory=GrammarMasks)
@@ -50,14 +50,25 @@ class StepHandle:
 class Worker:
     """A WorkerPort over a model, its KV tensors and one device thread."""
 
-    def __init__(self, runner: Runner, block_size: int, enter: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        block_size: int,
+        guard: LaunchGuard | None = None,
+        enter: Callable[[], None] | None = None,
+    ) -> None:
+        self._guard = guard or LaunchGuard()
         self._runner = runner
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
         self._grammars = Grammars(runner.model.vocab_size)
-        self._device = DeviceThread(enter=enter)
+        self._device = DeviceThread(guard=self._guard, enter=enter)
         self._last_sampled = torch.empty(0, dtype=torch.int32)  # device side: the previous step's token per slice
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
+        with no_pending_reads(self._guard):
+            return self._launch_forward(plan, starts)
+
+    def _launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
         self._grammars.take(plan.dropped.tolist(), starts)
         handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc))
@@ -65,6 +76,10 @@ class Worker:
         return handle
 
     def launch_sample(self, handle: StepHandle) -> None:
+        with no_pending_reads(self._guard):
+            self._launch_sample(handle)
+
+    def _launch_sample(self, handle: StepHandle) -> None:
         rows = self._sample_rows(handle)
         handle.masks = self._grammars.masks(rows)
         plan = plan_sampling(rows, handle.masks.apply if handle.masks.words else None) if rows else None
@@ -127,6 +142,8 @@ class Worker:
         good = np.array([int(plan.seq_ids[i]) not in errors for i in sampled], dtype=bool)
         counts[sampled] = good
         self._packer.append(plan.seq_ids[sampled[good]], tokens[good])
+        if self._guard.on:
+            handle.batch.poison()  # the step is over; whoever kept a view of its inputs is to notice
         return StepResult(
             step=plan.step,
             num_valid=np.array(plan.num_scheduled, dtype=np.int32),
@@ -135,7 +152,15 @@ class Worker:
             logprobs=_keep_rows(logprobs, good),
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
+            times=_times(handle),
         )
+
+
+def _times(handle: StepHandle) -> StepTimes | None:
+    forward, sample = handle.forward, handle.sample
+    if forward is None or sample is None:
+        return None
+    return StepTimes(forward.started_ns, forward.ended_ns, sample.started_ns, sample.ended_ns)
 
 
 def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:

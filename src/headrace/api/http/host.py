@@ -13,6 +13,7 @@ from functools import cached_property
 import msgspec
 
 from headrace.contract.errors import HeadraceError
+from headrace.contract.stats import OverlapStats
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
@@ -170,6 +171,7 @@ class EngineHost:
         put("sampled_tokens", stats.sampled_tokens)
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
+        self._put_overlap(stats.overlap)
         put("engine_up", float(self.llm.client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
@@ -178,6 +180,14 @@ class EngineHost:
                 put("tenant_requests_waiting", self.tenancy.queue.waiting(tenant.name), tenant.name)
                 put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
         return self.metrics
+
+    def _put_overlap(self, overlap: OverlapStats) -> None:
+        put = self.metrics.put
+        put("device_busy_seconds", overlap.busy_ns / 1e9)
+        put("device_bubble_seconds", overlap.bubble_ns / 1e9)
+        put("host_seconds", overlap.host_ns / 1e9)
+        put("overlap_ratio", overlap.overlap_ratio)
+        self.metrics.put_histogram("step_bubble_seconds", overlap.bubble_counts, overlap.bubble_ns / 1e9)
 
 
 class HostedGeneration(Generation):

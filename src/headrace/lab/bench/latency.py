@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.config import EngineConfig
 
 from .engine_runs import Bench, opened, run_requests, step_seconds
+from .overlap import add_bubbles
 from .report import Curve, Report
 from .stats import Spread, spread
 from .workload import DECODE_DEPTHS, DECODE_TOKENS, STEP_ROWS, draw_prompt, draw_prompts
@@ -29,9 +30,12 @@ def bench_latency(
         report.settings["model"] = bench.llm.model_name
         for depth in depths:
             _decode_row(report, bench, depth, num_tokens, repeats)
+        before = bench.llm.stats
         times = {m: step_time(bench, m, depths[0], num_tokens, repeats) for m in rows}
+        after = bench.llm.stats
     for m, time in times.items():
         _step_row(report, bench, m, depths[0] + num_tokens // 2, time, times[min(times)])
+    add_bubbles(report, "decode steps", before, after)
     points = [(float(m), time.median * 1e3) for m, time in times.items()]
     report.curves.append(Curve("T(M): one decode step", "rows M", "ms", points))
     return report.finish()

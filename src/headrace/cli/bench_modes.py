@@ -1,0 +1,34 @@
+"""``headrace bench overlap`` and ``bench determinism``: two settings of the engine in turns, and their ratio."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .bench import BenchFlags, Counts, Repeats, parse_counts, report
+from .flags import EngineFlags, flagged
+
+Tokens = Annotated[int, typer.Option(min=2, help="Tokens per stream and run.")]
+
+
+@flagged
+def overlap(
+    engine: EngineFlags, flags: BenchFlags, rows: Counts = None, tokens: Tokens = 128, repeats: Repeats = 5
+) -> None:
+    """The synchronous and the overlapped loop in turns: rates, their ratio, the device's idle time."""
+    from headrace.lab.bench.overlap import ROWS, bench_overlap
+
+    wanted = parse_counts("rows", rows) or ROWS
+    report(lambda: bench_overlap(engine.resolve(), wanted, tokens, repeats), flags)
+
+
+@flagged
+def determinism(
+    engine: EngineFlags, flags: BenchFlags, rows: Counts = None, tokens: Tokens = 128, repeats: Repeats = 5
+) -> None:
+    """What the deterministic mode costs: the same work without and with it in turns, as a ratio."""
+    from headrace.lab.bench.determinism import ROWS, bench_determinism
+
+    wanted = parse_counts("rows", rows) or ROWS
+    report(lambda: bench_determinism(engine.resolve(), wanted, tokens, repeats), flags)

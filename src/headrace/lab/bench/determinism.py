@@ -1,0 +1,53 @@
+"""What the deterministic mode costs: the same work without and with it, in turns, as a ratio.
+
+The kernels are batch invariant either way, so the mode changes settings only; nil is the expected answer, and the
+figure is what keeps it so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from headrace.api.llm import LLM
+from headrace.config import EngineConfig
+
+from .engine_runs import run_requests
+from .pairs import Pair, Pairs
+from .report import Report
+from .workload import draw_prompts
+
+ROWS = (1, 8)
+DEPTH = 32
+PROMPT = 512
+
+
+def bench_determinism(
+    config: EngineConfig, rows: Sequence[int] = ROWS, num_tokens: int = 128, repeats: int = 5
+) -> Report:
+    """Decoding with ``rows`` streams at once, and prefill of one prompt."""
+    report = Report("determinism", {"rows": list(rows), "num_tokens": num_tokens, "repeats": repeats})
+    free, bound = (replace(config, runtime=replace(config.runtime, deterministic=on)) for on in (False, True))
+    with Pairs(free, bound) as pairs:
+        report.settings["model"] = pairs.first.model_name
+        report.settings["mode"] = "; ".join(pairs.second.notes) or "the mode changed no setting"
+        for m in rows:
+            pair = pairs.measure(lambda llm, number, m=m: _decode(llm, number, m, num_tokens), repeats)  # type: ignore[misc]
+            _add(report, f"decode, {m} at once", pair)
+        length = min(PROMPT, pairs.first.max_model_len - 2)
+        _add(report, f"prefill, {length} tokens", pairs.measure(lambda llm, n: _prefill(llm, n, length), repeats))
+    return report.finish()
+
+
+def _decode(llm: LLM, number: int, m: int, num_tokens: int) -> float:
+    return run_requests(llm, draw_prompts(m, DEPTH, f"determinism {m} {number}"), num_tokens + 1).decode_rate
+
+
+def _prefill(llm: LLM, number: int, length: int) -> float:
+    return length / run_requests(llm, draw_prompts(1, length, f"determinism {number}"), 1).first_s
+
+
+def _add(report: Report, what: str, pair: Pair) -> None:
+    report.add(what, "tok/s", pair.first)
+    report.add(f"{what}, deterministic", "tok/s", pair.second)
+    report.add(f"{what}, deterministic over not", "x", pair.ratio, note=pair.verdict)
