@@ -27,6 +27,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
+from .speculation import most_logits, open_drafting, open_speculator
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 DUMMY_SEED = 0
@@ -63,19 +64,19 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
-    graphs = Graphs(
-        model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
-    )
+    policy = settle_policy(config.runtime.graphs, ops.name)
+    graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
     runner = Runner(model, ops, kv, graphs)
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size),
+        Worker(runner, config.cache.block_size, open_speculator(config)),
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
+        drafting=open_drafting(config),
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
 

@@ -43,6 +43,8 @@ class EngineFlags:
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
+    speculation: Annotated[str | None, typer.Option(help="Guess tokens and verify them together: none, ngram.")] = None
+    max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -57,6 +59,8 @@ class EngineFlags:
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
             "max_model_len": self.max_model_len,
             "record": None if self.record is None else str(self.record),
+            "speculation": self.speculation,
+            "max_drafts": self.max_drafts,
             "offline": self.offline or None,
         }
         return resolve(settings, self.config)
