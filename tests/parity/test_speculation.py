@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from drafters import Prophet
 from harness import Outcome, make_engine, request, run
 from test_parity import bits, prompts, requests, wishes
+from test_phases import normal_engine
 
 from headrace.contract.request import Request
 from headrace.engine.engine import Engine
+from headrace.lab.replay import replay
 from headrace.models.context import Model
+from headrace.obs.recorder import Recorder
+from headrace.obs.recording import read_recording
 from headrace.speculation.ngram import NgramDrafter
 
 
@@ -85,6 +90,22 @@ def test_k7_pressure_in_every_step_with_drafts(model: Model, max_drafts: int, ov
     assert engine.core.num_preemptions > 0, "the pool was not small enough to show anything"
     assert speculated(engine)[1] > 0
     engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_k7_holds_where_prompts_and_decoding_are_planned_apart(model: Model, overlap: bool) -> None:
+    items = requests()
+    expected, groups, preempted = plain(model, items), len(model.kv_layout.groups), 0
+    for intervals, limits in (
+        ({"all_interval": 3, "any_interval": 5}, {"token_budget": 16}),
+        ({"all_interval": 1}, {"num_blocks": 14 * groups, "full_sequence_must_fit": False, "max_model_len": 50}),
+    ):
+        engine = normal_engine(model, intervals, overlap=overlap, drafter=prophet(items, expected), **limits)
+        assert bits(run(engine, requests())) == bits(expected)
+        assert speculated(engine)[1] > 0
+        preempted += engine.core.num_preemptions
+        engine.close()
+    assert preempted > 0
 
 
 def test_k9_a_sequence_skipped_for_want_of_budget_meets_no_unknown_id(tiny: Callable[[str], Model]) -> None:
@@ -187,6 +208,34 @@ def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, ov
         assert len(outcome.logprobs) == 3 * len(outcome.token_ids)
         assert engine.stats.accepted_drafts < len(outcome.token_ids) or len(outcome.token_ids) == 1
         engine.close()
+
+
+def test_prompt_logprobs_of_a_neighbour_stay_with_their_rows(tiny: Callable[[str], Model]) -> None:
+    """Rows reserved for drafts that were not proposed are left out, so those of later slices move."""
+    model = tiny("llama")
+
+    def items() -> list[Request]:
+        scored = [request([4 + i] * (20 + i), prompt_logprobs=1, max_tokens=2) for i in range(3)]
+        return [request([1, 2, 3], max_tokens=16), *scored]
+
+    expected = plain(model, items())
+    engine = make_engine(model, drafter=prophet(items(), expected, wrong=0.5), token_budget=13)
+    assert bits(run(engine, items())) == bits(expected)
+    engine.close()
+
+
+def test_a_recording_of_speculation_can_be_replayed(tiny: Callable[[str], Model], tmp_path: Path) -> None:
+    model = tiny("llama")
+    items = requests()
+    expected = plain(model, items)
+    settings = {"num_blocks": 40, "block_size": 4, "token_budget": 16, "max_model_len": 50}
+    engine = make_engine(model, drafter=prophet(items, expected), **settings)
+    engine._observer = Recorder.open(tmp_path / "run.jsonl", settings)
+    assert bits(run(engine, requests())) == bits(expected)
+    engine.close()
+    report = replay(read_recording(tmp_path / "run.jsonl"))
+    assert report.difference is None
+    assert report.num_steps > 0
 
 
 def test_seeded_sampling_is_repeated_to_the_token_whatever_is_drafted(tiny: Callable[[str], Model]) -> None:
