@@ -19,6 +19,8 @@ from .contract.files import read_small
 MAX_TOML_BYTES = 1 << 20
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 BYTE_COUNTS = ("kv_memory", "grammar_cache")
+METHODS = ("none", "ngram")
+MOST_DRAFTS = 64
 MAX_THREADS = 1024  # what the kernels' pool takes
 MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
 
@@ -113,6 +115,20 @@ class GrammarConfig:
     """Bytes of compiled constraints to keep; 0 keeps none."""
 
 
+@dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """Tokens that are guessed and then verified together."""
+
+    speculation: str = "none"
+    """Who guesses: ``none``, or ``ngram``: what followed the last tokens when they occurred before."""
+    max_drafts: int = 7
+    """Guesses per sequence and step at most."""
+    min_match: int = 2
+    """Tokens that must have occurred before, for ``ngram``: the shortest match."""
+    max_match: int = 4
+    """And the longest one tried."""
+
+
 def narrow_kv(config: EngineConfig) -> bool:
     """Whether keys and values are kept in bfloat16."""
     if config.cache.kv_dtype == "auto":
@@ -129,6 +145,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
+    speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
 
 def _owner(name: str) -> str:
@@ -178,6 +195,7 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
         scheduler=SchedulerConfig(**sections["scheduler"]),
         runtime=RuntimeConfig(**sections["runtime"]),
         grammar=GrammarConfig(**sections["grammar"]),
+        speculation=SpeculationConfig(**sections["speculation"]),
     )
     check(config)
     return config
@@ -204,7 +222,7 @@ def _check_types(section: Any) -> None:
 
 def check(config: EngineConfig) -> None:
     """Refuses values that cannot work on any machine. Raises ConfigError."""
-    for section in (config.model, config.cache, config.scheduler, config.runtime, config.grammar):
+    for section in (config.model, config.cache, config.scheduler, config.runtime, config.grammar, config.speculation):
         _check_types(section)
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
     _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
@@ -227,3 +245,14 @@ def check(config: EngineConfig) -> None:
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
     _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)
     _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")
+    _check_speculation(config)
+
+
+def _check_speculation(config: EngineConfig) -> None:
+    wanted, budget = config.speculation, config.scheduler.token_budget
+    _require(wanted.speculation in METHODS, "speculation", f"must be one of {', '.join(METHODS)}")
+    _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
+    _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
+    _require(wanted.max_match <= 32, "max_match", "must be at most 32")
+    if wanted.speculation != "none":
+        _require(wanted.max_drafts < budget, "max_drafts", f"and one more row must fit a step's {budget} tokens")

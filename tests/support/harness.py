@@ -14,15 +14,18 @@ from quantised import Quantised
 from headrace._core import Scheduler
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
+from headrace.engine.drafting import Drafting
 from headrace.engine.engine import Engine
 from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
 from headrace.models.registry import load_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.launch_guard import LaunchGuard
+from headrace.speculation.drafter import Drafter
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.runner import Runner
+from headrace.worker.speculator import Speculator
 from headrace.worker.worker import Worker
 
 _names = itertools.count()
@@ -67,6 +70,8 @@ def make_engine(
     backend: str = "cpu",
     graphs: str = "full",
     narrow: bool = False,
+    drafter: Drafter | None = None,
+    max_drafts: int = 5,
     **limits: Any,
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
@@ -76,9 +81,13 @@ def make_engine(
     kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow, poison=True)
     ops = resolve_ops(backend)
     sizes = (7, limits.get("token_budget", 512))
-    captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, limits.get("max_seqs", 64))
+    most = limits.get("max_seqs", 64) * (1 if drafter is None else 1 + max_drafts)
+    captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, most)
+    speculator = None if drafter is None else Speculator(drafter, max_drafts, block_size)
     guard = LaunchGuard(on=True)
-    return Engine(core, Worker(Runner(model, ops, kv, captured), block_size, guard), overlap=overlap, guard=guard)
+    worker = Worker(Runner(model, ops, kv, captured), block_size, guard=guard, speculator=speculator)
+    drafting = None if drafter is None else Drafting(max_drafts)
+    return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting)
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:

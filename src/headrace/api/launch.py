@@ -32,6 +32,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
+from .speculation import most_logits, open_drafting, open_speculator
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
 
@@ -76,12 +77,18 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
-    graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), limits.max_seqs)
+    graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
     runner = Runner(model, ops, kv, graphs)
     guard = open_guard(config)
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size, guard, caller_binding(placement)),
+        Worker(
+            runner,
+            config.cache.block_size,
+            guard=guard,
+            enter=caller_binding(placement),
+            speculator=open_speculator(config),
+        ),
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
@@ -89,6 +96,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
         guard=guard,
+        drafting=open_drafting(config),
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, settled.words)
 

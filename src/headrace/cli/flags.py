@@ -47,6 +47,8 @@ class EngineFlags:
         bool,
         typer.Option("--deterministic", help="Refuse whatever results could depend on; unseeded draws repeat."),
     ] = False
+    speculation: Annotated[str | None, typer.Option(help="Guess tokens and verify them together: none, ngram.")] = None
+    max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -62,6 +64,8 @@ class EngineFlags:
             "max_model_len": self.max_model_len,
             "deterministic": self.deterministic or None,
             "record": None if self.record is None else str(self.record),
+            "speculation": self.speculation,
+            "max_drafts": self.max_drafts,
             "offline": self.offline or None,
         }
         return resolve(settings, self.config)

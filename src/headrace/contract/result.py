@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,6 +31,10 @@ class LogprobArrays:
     rank: IntArray
     top_ids: IntArray
     top_values: NDArray[np.float32]
+
+    def take(self, rows: Any) -> LogprobArrays:
+        """The given rows, in this order."""
+        return LogprobArrays(self.chosen[rows], self.rank[rows], self.top_ids[rows], self.top_values[rows])
 
     def row(self, index: int, token_id: int, n: int) -> TokenLogprobs:
         """Row ``index`` with its ``n`` best ids."""
@@ -62,6 +67,16 @@ class StepTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculated:
+    """A step's drafts, per slice (S,): how many were verified, how many of them stand. ``confidences``: per sequence
+    that has drafts for its next step, each one's chance to be accepted if all before it are."""
+
+    verified: IntArray
+    accepted: IntArray
+    confidences: Mapping[int, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One step's outcome, slices in plan order. ``offsets`` (S+1,) cut ``tokens`` into slices; ``num_valid`` (S,)
     says how many of a slice's rows stand. ``logprobs`` rows go with ``tokens`` (None: nobody asked).
@@ -77,6 +92,7 @@ class StepResult:
     prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict)
     errors: Mapping[int, str] = field(default_factory=dict)
     times: StepTimes | None = None
+    speculated: Speculated | None = None
 
 
 class TokenDelta(msgspec.Struct, frozen=True):

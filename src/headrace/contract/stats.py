@@ -25,6 +25,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
     ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in.
+    ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
     """
 
     running: int = 0
@@ -40,5 +41,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens: int = 0
     sampled_tokens: int = 0
     token_budget_left: int = 0
+    verified_drafts: int = 0
+    accepted_drafts: int = 0
+    speculating: bool = False
     graph_steps: dict[str, int] = {}
     overlap: OverlapStats = OverlapStats()

@@ -24,6 +24,7 @@ from headrace.obs.launch_guard import LaunchGuard
 
 from .book import Book, Entry
 from .cadence import Cadence, Unified
+from .drafting import Drafting
 from .grammar_waits import GrammarWaits
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
@@ -57,6 +58,7 @@ class Engine:
         graph_steps: GraphSteps | None = None,
         grammars: GrammarPool | None = None,
         guard: LaunchGuard | None = None,
+        drafting: Drafting | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -65,6 +67,7 @@ class Engine:
         self._overlap = overlap
         self._timeout_s = step_timeout_s
         self._observer = observer
+        self._drafting = drafting
         self._book = Book()
         self._waits = GrammarWaits(grammars, self.intake.poke)
         self._pending: Step | None = None
@@ -113,6 +116,8 @@ class Engine:
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
+        if self._drafting:
+            self._drafting.planned(self.core, plan, self._book, self._observer)
         self._end_ignored()
         step = self._launch(plan) if plan.step >= 0 else None
         worked = step is not None or self._pending is not None
@@ -251,6 +256,8 @@ class Engine:
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
+        if self._drafting:
+            self._drafting.finished(result, commit, self._counts)
         self._deltas += collect_deltas(self._book, commit, result)
         for seq_id, message in result.errors.items():
             if (entry := self._book.of_seq(seq_id)) is not None:

@@ -27,13 +27,25 @@ class StepCounts:
         self.sampled_tokens = 0
         self.token_budget_left = 0
         self.overlap = OverlapMeter()
+        self.verified_drafts = 0
+        self.accepted_drafts = 0
+        self.speculating = False
 
     def launched(self, plan: StepPlan) -> None:
-        """A slice of one token decodes; longer slices are prefill (or carry drafts)."""
+        """A slice of one token decodes, whatever drafts it has; longer slices are prefill. Drafts are counted when it
+        is known how many there were."""
         self.steps += 1
-        self.scheduled_tokens += plan.total_tokens
-        self.decode_tokens += int((plan.num_scheduled == 1).sum())
+        known = plan.num_scheduled - plan.num_drafts
+        self.scheduled_tokens += int(known.sum())
+        self.decode_tokens += int((known == 1).sum())
         self.token_budget_left = plan.token_budget_left
+
+    def speculated(self, verified: int, accepted: int) -> None:
+        """A step's drafts are back; ``accepted`` of them were emitted."""
+        self.scheduled_tokens += verified
+        self.decode_tokens += verified
+        self.verified_drafts += verified
+        self.accepted_drafts += accepted
 
     def snapshot(self) -> EngineStats:
         core = self._core
@@ -51,6 +63,9 @@ class StepCounts:
             decode_tokens=self.decode_tokens,
             sampled_tokens=self.sampled_tokens,
             token_budget_left=self.token_budget_left,
+            verified_drafts=self.verified_drafts,
+            accepted_drafts=self.accepted_drafts,
+            speculating=self.speculating,
             graph_steps=self._graph_steps(),
             overlap=self.overlap.snapshot(),
         )

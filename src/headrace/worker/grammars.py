@@ -34,6 +34,13 @@ class GrammarMasks:
             mask = torch.from_numpy(allowed(words, logits.shape[1]))
             logits[row].masked_fill_(~mask, float("-inf"))
 
+    def spread(self, rows_per_slice: Sequence[int]) -> GrammarMasks:
+        """The same masks where each sampled slice has several rows; theirs is the first (they carry no drafts)."""
+        if not self.words:
+            return self
+        firsts = [sum(rows_per_slice[:i]) for i in range(len(rows_per_slice))]
+        return GrammarMasks({firsts[i]: words for i, words in self.words.items()}, self.errors)
+
 
 class Grammars:
     """Matchers of live sequences. ``vocab_size`` is the model's."""

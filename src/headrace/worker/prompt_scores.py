@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -42,6 +42,12 @@ def plan_scores(plan: StepPlan, packer: Packer, query_start_loc: IntArray) -> li
             ids = np.array(packer.tokens(seq_id)[first : last + 1], dtype=np.int32)
             out.append(ScoreSlice(seq_id, int(query_start_loc[i]), first, ids, start.sampling.prompt_logprobs))
     return out
+
+
+def moved(slices: list[ScoreSlice], old: IntArray, new: IntArray) -> list[ScoreSlice]:
+    """The same slices after a batch was laid out anew: ``old`` and ``new`` query_start_loc (S+1,)."""
+    places = {int(start): int(new[s]) for s, start in enumerate(old)}
+    return [replace(item, first_row=places[item.first_row]) for item in slices]
 
 
 def score(runner: Runner, hidden: Tensor, slices: list[ScoreSlice]) -> dict[int, PromptLogprobs]:

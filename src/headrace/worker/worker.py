@@ -26,9 +26,10 @@ from .device import DeviceThread, Ticket
 from .grammars import NO_TOKEN, GrammarMasks, Grammars
 from .packer import Packer
 from .pending_reads import no_pending_reads
-from .prompt_scores import ScoreSlice, plan_scores, score
+from .prompt_scores import ScoreSlice, moved, plan_scores, score
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
+from .speculator import Run, Speculator, Verdict, Verification
 
 NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
 
@@ -45,6 +46,9 @@ class StepHandle:
     logits: Tensor | None = None
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     masks: GrammarMasks = field(default_factory=GrammarMasks)
+    starts: Sequence[SequenceStart] = ()
+    verification: Verification | None = None
+    verdict: Verdict | None = None
 
 
 class Worker:
@@ -54,11 +58,14 @@ class Worker:
         self,
         runner: Runner,
         block_size: int,
+        *,
         guard: LaunchGuard | None = None,
         enter: Callable[[], None] | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         self._guard = guard or LaunchGuard()
         self._runner = runner
+        self._speculator = speculator
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
         self._grammars = Grammars(runner.model.vocab_size)
         self._device = DeviceThread(guard=self._guard, enter=enter)
@@ -71,7 +78,7 @@ class Worker:
     def _launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
         self._grammars.take(plan.dropped.tolist(), starts)
-        handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc))
+        handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc), starts=starts)
         handle.forward = self._device.launch(lambda: self._forward(handle))
         return handle
 
@@ -82,6 +89,9 @@ class Worker:
     def _launch_sample(self, handle: StepHandle) -> None:
         rows = self._sample_rows(handle)
         handle.masks = self._grammars.masks(rows)
+        if self._speculator is not None:
+            handle.sample = self._device.launch(lambda: self._verify(handle))
+            return
         plan = plan_sampling(rows, handle.masks.apply if handle.masks.words else None) if rows else None
         handle.sample = self._device.launch(lambda: self._sample(handle, plan))
 
@@ -109,14 +119,48 @@ class Worker:
     @torch.inference_mode()
     def _forward(self, handle: StepHandle) -> None:
         self._runner.clone_blocks(handle.plan.clone_blocks)
+        if self._speculator is not None:
+            self._speculator.take(handle.plan, handle.starts)
         if len(handle.plan.seq_ids) == 0:
             return  # a step in company of other ranks; a dense model has nothing to exchange in it
+        if self._speculator is not None:
+            self._forward_drafts(handle, self._speculator)
+            return
         context = self._runner.context(handle.batch)
         prev = torch.from_numpy(handle.batch.prev_positions)
         fill_unknown_ids(context.input_ids, context.query_start_loc, prev, self._last_sampled)
         rows = torch.from_numpy(handle.batch.logits_indices[handle.batch.discard == 0])
         hidden, handle.logits = self._runner.forward(handle.batch, context, rows)
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
+
+    def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
+        """The forward of what has really been accepted, and of the drafts that follow it."""
+        handle.verification = verification = speculator.revise(handle.plan, handle.batch)
+        batch = verification.batch
+        rows = torch.from_numpy(batch.logits_indices)
+        hidden, handle.logits = self._runner.forward(batch, self._runner.context(batch), rows)
+        scores = moved(handle.scores, handle.batch.query_start_loc, batch.query_start_loc)
+        handle.prompt_logprobs = score(self._runner, hidden, scores)
+
+    @torch.inference_mode()
+    def _verify(self, handle: StepHandle) -> tuple[IntArray, LogprobArrays | None]:
+        """Draws the target's token in every row, and keeps those that plain decoding would have drawn."""
+        assert handle.forward is not None
+        assert self._speculator is not None
+        handle.forward.result(0)
+        ids, logprobs = np.empty(0, dtype=np.int32), None
+        if (verification := handle.verification) is None:
+            return ids, logprobs
+        rows = self._speculator.sample_rows(handle.plan, verification)
+        if rows:
+            assert handle.logits is not None
+            masks = handle.masks.spread([len(verification.drafts[i]) + 1 for i in np.flatnonzero(handle.plan.samples)])
+            plan = plan_sampling(rows, masks.apply if masks.words else None)
+            drawn, logprobs = draw(self._runner.ops, handle.logits, plan)
+            ids = drawn.numpy()
+        handle.logits = None
+        handle.verdict = self._speculator.judge(handle.plan, verification, ids)
+        return ids, logprobs
 
     @torch.inference_mode()
     def _sample(self, handle: StepHandle, plan: SamplePlan | None) -> tuple[IntArray, LogprobArrays | None]:
@@ -136,6 +180,8 @@ class Worker:
 
     def _result(self, handle: StepHandle, tokens: IntArray, logprobs: LogprobArrays | None) -> StepResult:
         plan = handle.plan
+        if handle.verdict is not None:
+            return self._verified(handle, handle.verdict, logprobs)
         sampled = np.flatnonzero(handle.batch.discard == 0)
         counts = np.zeros(len(plan.seq_ids), dtype=np.int32)
         errors = _row_errors(handle, sampled, tokens)
@@ -154,6 +200,39 @@ class Worker:
             errors=errors,
             times=_times(handle),
         )
+
+    def _verified(self, handle: StepHandle, verdict: Verdict, logprobs: LogprobArrays | None) -> StepResult:
+        """What a step with drafts emits: a run of tokens per sampled slice."""
+        plan, counts = handle.plan, np.zeros(len(handle.plan.seq_ids), dtype=np.int32)
+        errors = _slice_errors(handle, verdict.failed)
+        sampled = np.flatnonzero(plan.samples)
+        runs = [Run.empty() if int(plan.seq_ids[i]) in errors else run for i, run in zip(sampled, verdict.runs)]
+        counts[sampled] = [len(run.tokens) for run in runs]
+        tokens = np.concatenate([Run.empty().tokens, *(run.tokens for run in runs)])
+        self._packer.append(np.repeat(plan.seq_ids[sampled], counts[sampled]), tokens)
+        if self._guard.on:
+            handle.batch.poison()
+        rejected = np.where(plan.samples > 0, plan.num_drafts - verdict.report.accepted, 0)
+        return StepResult(
+            step=plan.step,
+            num_valid=(plan.num_scheduled - rejected).astype(np.int32),
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+            tokens=tokens,
+            logprobs=None if logprobs is None else logprobs.take(np.concatenate([run.rows for run in runs])),
+            prompt_logprobs=handle.prompt_logprobs,
+            errors=errors,
+            times=_times(handle),
+            speculated=verdict.report,
+        )
+
+
+def _slice_errors(handle: StepHandle, failed: Sequence[int]) -> dict[int, str]:
+    """Sequences of the slices that could not be sampled, and why."""
+    errors = dict(handle.masks.errors)
+    for s in failed:
+        masked = int((handle.plan.samples[:s] > 0).sum()) in handle.masks.words
+        errors.setdefault(int(handle.plan.seq_ids[s]), NO_TOKEN if masked else NO_FINITE_LOGIT)
+    return errors
 
 
 def _times(handle: StepHandle) -> StepTimes | None:
@@ -176,4 +255,4 @@ def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray
 def _keep_rows(logprobs: LogprobArrays | None, good: np.ndarray) -> LogprobArrays | None:
     if logprobs is None or good.all():
         return logprobs
-    return LogprobArrays(logprobs.chosen[good], logprobs.rank[good], logprobs.top_ids[good], logprobs.top_values[good])
+    return logprobs.take(np.flatnonzero(good))

@@ -169,6 +169,9 @@ class EngineHost:
         put("step_tokens", stats.decode_tokens, "decode")
         put("step_tokens", stats.scheduled_tokens - stats.decode_tokens, "prefill")
         put("sampled_tokens", stats.sampled_tokens)
+        put("draft_tokens", stats.verified_drafts)
+        put("accepted_draft_tokens", stats.accepted_drafts)
+        put("speculating", float(stats.speculating))
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
         self._put_overlap(stats.overlap)

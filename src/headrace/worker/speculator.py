@@ -1,0 +1,171 @@
+"""Speculator: drafts, their verification, and what is learnt from it. Lives on the device thread, all of it.
+
+A draft is accepted iff it is the token the target draws itself in that row, with the noise of that position. So what
+is emitted is what plain decoding would have emitted, token for token, however many drafts were right; and because
+every drafter proposes one id per position, no other lossless rule would accept more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from headrace.contract.batch import PackedBatch
+from headrace.contract.plan import IntArray, SequenceStart, StepPlan
+from headrace.contract.result import Speculated
+from headrace.speculation.drafter import EMPTY, Draft, Drafter, Wanted
+from headrace.speculation.estimator import AcceptanceEstimator
+
+from .history import History
+from .revise import Rows, lay_out, slice_rows
+from .sampler import SampleRow
+
+
+@dataclass(slots=True)
+class Verification:
+    """One step's drafts, per slice of the plan (empty for slices that sample nothing), and the batch made of them."""
+
+    batch: PackedBatch
+    rows: list[Rows]
+    drafts: list[Draft]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Tokens that one slice emits, and the sampled rows they are from."""
+
+    tokens: IntArray
+    rows: IntArray
+
+    @staticmethod
+    def empty() -> Run:
+        return Run(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a step: one run per sampled slice."""
+
+    runs: list[Run]
+    failed: list[int]  # slices whose first row gave no token
+    report: Speculated
+
+
+class Speculator:
+    """``most``: drafts per sequence and step at most."""
+
+    def __init__(self, drafter: Drafter, most: int, block_size: int) -> None:
+        self._drafter = drafter
+        self._most = most
+        self._block_size = block_size
+        self._histories: dict[int, History] = {}
+        self._estimator = AcceptanceEstimator()
+
+    def take(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> None:
+        """The plan's news: who is gone, who begins."""
+        for seq_id in plan.dropped.tolist():
+            self._end(seq_id)
+        offsets = plan.fresh_offsets.tolist()
+        for i, start in enumerate(starts):
+            tokens = plan.fresh_tokens[offsets[i] : offsets[i + 1]]
+            self._end(start.seq_id)
+            self._histories[start.seq_id] = History.of(start, tokens)
+            self._drafter.begin(start.seq_id, tokens)
+
+    def _end(self, seq_id: int) -> None:
+        if self._histories.pop(seq_id, None) is not None:
+            self._drafter.end(seq_id)
+            self._estimator.end(seq_id)
+
+    def revise(self, plan: StepPlan, batch: PackedBatch) -> Verification:
+        """The batch as it must be computed, with the drafts this step verifies."""
+        drafts = self._granted(plan)
+        rows = slice_rows(plan, batch, self._histories, [draft.ids for draft in drafts])
+        return Verification(lay_out(batch, rows, self._block_size), rows, drafts)
+
+    def _granted(self, plan: StepPlan) -> list[Draft]:
+        """The rows the plan has reserved go to the likeliest drafts, by estimates a step newer than the plan's."""
+        reserved = plan.num_drafts.tolist()
+        if not any(reserved):
+            return [EMPTY] * len(reserved)
+        seq_ids = plan.seq_ids.tolist()
+        self._ask([seq_id for seq_id, count in zip(seq_ids, reserved) if count])
+        drafts = [self._draft(seq_id).first(count) for seq_id, count in zip(seq_ids, reserved)]
+        return drafts
+
+    def _draft(self, seq_id: int) -> Draft:
+        history = self._histories.get(seq_id)
+        return EMPTY if history is None or history.draft is None else history.draft
+
+    def _ask(self, seq_ids: Sequence[int]) -> None:
+        """Has the drafter propose for those of the sequences that have no draft yet."""
+        asked = [h for h in (self._histories[i] for i in seq_ids) if h.draft is None and h.start.grammar is None]
+        if not asked:
+            return
+        wanted = [_wanted(history, self._most) for history in asked]
+        for history, draft in zip(asked, self._drafter.propose(wanted)):
+            history.draft = draft
+
+    def sample_rows(self, plan: StepPlan, verification: Verification) -> list[SampleRow]:
+        """One row per logits row of the sampled slices; a row behind drafts takes them as part of its history."""
+        rows = []
+        for seq_id, samples, draft in zip(plan.seq_ids.tolist(), plan.samples.tolist(), verification.drafts):
+            if not samples:
+                continue
+            history = self._histories[seq_id]
+            tokens = history.with_draft(draft.ids)
+            ends = range(history.length, len(tokens) + 1)
+            rows += [SampleRow(history.start, tokens[:end], end) for end in ends]
+        return rows
+
+    def judge(self, plan: StepPlan, verification: Verification, sampled: IntArray) -> Verdict:
+        """``sampled``: the target's own token per sampled row. Takes what is accepted over and proposes anew."""
+        verified = np.zeros(len(verification.drafts), dtype=np.int32)
+        accepted = np.zeros_like(verified)
+        runs, failed, at = [], [], 0
+        for s, (seq_id, samples) in enumerate(zip(plan.seq_ids.tolist(), plan.samples.tolist())):
+            if not samples:
+                continue
+            draft = verification.drafts[s]
+            own = sampled[at : at + len(draft) + 1]
+            run = accepted_run(draft.ids, own)
+            if len(run) == 0:
+                failed.append(s)
+            verified[s], accepted[s] = len(draft), max(0, len(run) - 1)
+            runs.append(Run(run, np.arange(at, at + len(run), dtype=np.int32)))
+            at += len(own)
+            self._take_over(seq_id, draft, run)
+        self._ask_eagerly(plan)
+        return Verdict(runs, failed, Speculated(verified, accepted, self._confidences(plan)))
+
+    def _take_over(self, seq_id: int, draft: Draft, run: IntArray) -> None:
+        self._histories[seq_id].append(run)
+        self._drafter.extend(seq_id, run)
+        if len(draft) and len(run):
+            self._estimator.learn(seq_id, draft.facts, len(run) - 1)
+
+    def _ask_eagerly(self, plan: StepPlan) -> None:
+        if self._drafter.eager:
+            self._ask([i for i, samples in zip(plan.seq_ids.tolist(), plan.samples.tolist()) if samples])
+
+    def _confidences(self, plan: StepPlan) -> dict[int, list[float]]:
+        drafts = {i: self._draft(i) for i in plan.seq_ids.tolist()}
+        return {i: self._estimator.rates(i, draft.facts) for i, draft in drafts.items() if len(draft)}
+
+
+def accepted_run(drafts: IntArray, own: IntArray) -> IntArray:
+    """What is emitted: the target's own tokens ``own`` (k+1,) up to and with the first that is not the draft.
+
+    A row that could not be sampled (-1) ends the run before it, so that the next step meets it first.
+    """
+    wrong = np.flatnonzero(own[:-1] != drafts)
+    end = int(wrong[0]) + 1 if len(wrong) else len(own)
+    bad = np.flatnonzero(own[:end] < 0)
+    return own[: int(bad[0])] if len(bad) else own[:end]
+
+
+def _wanted(history: History, most: int) -> Wanted:
+    sampling = history.start.sampling
+    return Wanted(history.start.seq_id, history.tokens, most, sampling.temperature, sampling.seed or 0)
