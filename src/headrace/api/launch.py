@@ -12,6 +12,8 @@ from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
 from headrace.engine.engine import Engine
+from headrace.engine.roles import RoleConfig, make_cadence
+from headrace.engine.roles import core_settings as role_settings
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
@@ -21,6 +23,7 @@ from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.recorder import Recorder
+from headrace.parallel.collectives import Collective
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
@@ -47,8 +50,11 @@ class Launched:
     pool: PoolSize
 
 
-def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
-    """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
+def launch(config: EngineConfig, *, progress: Progress | None = None, collective: Collective | None = None) -> Launched:
+    """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything.
+
+    ``collective``: what a rank of a voted group votes over.
+    """
     source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
@@ -67,10 +73,12 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
     )
     runner = Runner(model, ops, kv, graphs)
+    role = role_of(config)
     engine = Engine(
         core,
         Worker(runner, config.cache.block_size),
-        overlap=config.runtime.overlap,
+        cadence=make_cadence(role, collective),
+        overlap=config.runtime.overlap and role.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
@@ -78,6 +86,14 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         grammars=open_grammars(config, tokenizer, model.vocab_size),
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+
+
+def role_of(config: EngineConfig) -> RoleConfig:
+    """What the engine does, by its discipline."""
+    limits = config.scheduler
+    if limits.discipline == "mixed":
+        return RoleConfig()
+    return RoleConfig("normal", limits.all_interval, limits.any_interval, limits.kv_limit)
 
 
 def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:
@@ -150,6 +166,7 @@ def core_settings(config: EngineConfig, layout: KVLayout, num_blocks: int, max_m
         "chunked_prefill": limits.chunked_prefill,
         "full_sequence_must_fit": limits.full_sequence_must_fit,
         "priority": limits.priority,
+        **role_settings(role_of(config)),
     }
 
 

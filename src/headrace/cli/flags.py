@@ -43,6 +43,12 @@ class EngineFlags:
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
+    discipline: Annotated[
+        str | None, typer.Option(help="mixed (prompts and decoding share steps) or voted (a step is one or the other).")
+    ] = None
+    data_parallel_size: Annotated[
+        int | None, typer.Option("--data-parallel-size", help="Engines in processes of their own behind one front.")
+    ] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -56,6 +62,8 @@ class EngineFlags:
             "num_threads": self.threads,
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
             "max_model_len": self.max_model_len,
+            "discipline": self.discipline,
+            "data_parallel_size": self.data_parallel_size,
             "record": None if self.record is None else str(self.record),
             "offline": self.offline or None,
         }

@@ -1,8 +1,8 @@
 """The engine: one tick plans a step, launches it, and turns the previous step's result into deltas.
 
 The overlapped loop and the synchronous loop are the same function: the synchronous one finishes the step it has just
-launched before it returns. The engine owns the scheduler and is not thread-safe: one thread ticks; other threads
-reach it through ``intake`` only.
+launched before it returns, and so does either after a prompt step. The engine owns the scheduler and is not
+thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace._core import ExtraKeys, Scheduler
 from headrace.contract.errors import HeadraceError
-from headrace.contract.plan import SequenceStart, StepPlan
+from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
@@ -114,7 +114,7 @@ class Engine:
             self._finish(pending)
         if step is not None:
             self._launch_sample(step)
-            if self._overlap:
+            if self._overlap and plan.kind != StepKind.PREFILL:
                 self._pending = step
             else:
                 self._finish(step)

@@ -78,10 +78,12 @@ class PhaseVoted:
         return _company(core, StepKind.DECODE)
 
     def _ballot(self, core: Scheduler) -> Ballot:
-        room = core.num_used_blocks <= self._kv_limit * core.num_blocks
+        decodes = core.num_running + core.num_prompted > 0
+        # The rest of the pool is kept for those that decode; where none does, a half-prefilled prompt may hold it.
+        room = not decodes or core.num_used_blocks <= self._kv_limit * core.num_blocks
         return Ballot(
             wants_prompt=room and core.prefill_possible(),
-            decodes=core.num_running + core.num_prompted > 0,
+            decodes=decodes,
             decode_step=self.decode_step,
             time_budget_ns=self._time_budget_ns,
         )
