@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
 
 from headrace import LLM, SamplingParams
-from headrace.contract.errors import ConfigError
+from headrace.contract.errors import ConfigError, EngineDead
 from headrace.contract.plan import StepKind
 
 pytestmark = pytest.mark.model
@@ -64,3 +66,31 @@ def test_voted_equals_mixed_to_the_bit(mixed: list[Any], overlap: bool) -> None:
 def test_what_cannot_work_is_refused_before_anything_is_loaded(settings: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: "):
         LLM("/nowhere", **settings)
+
+
+@pytest.mark.parametrize("discipline", ["mixed", "voted"])
+def test_a_group_of_two_processes_gives_the_same_bits(mixed: list[Any], discipline: str) -> None:
+    settings = SETTINGS | {"kv_memory": 128 << 20}
+    with LLM(**settings, discipline=discipline, data_parallel_size=2, all_interval=5) as llm:
+        params = [
+            SamplingParams(temperature=t, seed=7, max_tokens=24, logprobs=2, n=n)
+            for t, n in ((0, 1), (1, 1), (0, 1), (0.8, 3))
+        ]
+        found = [[(o.token_ids, o.logprobs) for o in output.outputs] for output in llm.generate(PROMPTS, params)]
+    assert found == mixed
+
+
+def test_killing_a_rank_of_a_real_group_ends_it_with_its_reason() -> None:
+    settings = SETTINGS | {"kv_memory": 128 << 20}
+    endless = SamplingParams(temperature=0, max_tokens=1500, ignore_eos=True)
+    with LLM(**settings, discipline="voted", data_parallel_size=2) as llm:
+        [pid, _] = llm.engine.client.pids
+        killed, ends = False, []
+        for news in llm.feed([llm.prepare(prompt, endless) for prompt in PROMPTS[:2]]):
+            if news and not killed:
+                os.kill(pid, signal.SIGKILL)
+                killed = True
+            ends += [output for output in news if output.finished]
+        assert [output.outputs[0].finish_reason for output in ends] == ["error", "error"]
+        with pytest.raises(EngineDead, match=r"^rank [01] of 2: "):
+            llm.generate("once more")

@@ -50,12 +50,14 @@ class Launched:
     pool: PoolSize
 
 
-def launch(config: EngineConfig, *, progress: Progress | None = None, collective: Collective | None = None) -> Launched:
+def launch(
+    config: EngineConfig, *, progress: Progress | None = None, meet: Callable[[], Collective] | None = None
+) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything.
 
-    ``collective``: what a rank of a voted group votes over.
+    ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to.
     """
-    source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
+    source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
     configure(config.model.backend, num_threads, env.isa())
@@ -63,7 +65,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None, collective
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact)
-    model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
+    model = load_model(checkpoint, ops, progress=named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
@@ -77,7 +79,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None, collective
     engine = Engine(
         core,
         Worker(runner, config.cache.block_size),
-        cadence=make_cadence(role, collective),
+        cadence=make_cadence(role, meet() if meet is not None else None),
         overlap=config.runtime.overlap and role.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
@@ -120,7 +122,8 @@ def open_tokenizer(source: ModelSource) -> Tokenizer | None:
     return None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
 
 
-def _named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+def named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    """The part of ``progress`` that is about one stage."""
     if progress is None:
         return None
     return lambda done, total: progress(what, done, total)

@@ -67,7 +67,7 @@ class Engine:
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
-        self._counts = StepCounts(core, graph_steps)
+        self._counts = StepCounts(core, graph_steps, self._cadence.votes)
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
@@ -92,6 +92,16 @@ class Engine:
     def idle(self) -> bool:
         """Nothing lives here and no step is in flight."""
         return len(self._book) == 0 and self.resting  # a step without slices may keep other ranks company
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing lives here, and nobody is at the door."""
+        return self.idle and not self.intake.busy
+
+    @property
+    def closed(self) -> bool:
+        """It takes no more requests."""
+        return self.intake.closed
 
     @property
     def resting(self) -> bool:
@@ -263,6 +273,7 @@ class Engine:
             pending, self._pending = self._pending, None
             self._finish(pending)
         self.worker.close()
+        self._cadence.close()
         self._waits.close()
         if self._observer:
             self._observer.close()

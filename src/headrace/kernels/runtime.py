@@ -3,18 +3,13 @@ the instruction set may (scalar rounds differently)."""
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from headrace.contract.errors import ConfigError
 
-MAX_THREADS = 1024  # what the kernels' pool takes
+from .processors import MAX_THREADS, usable_processors
 
-
-def usable_processors() -> int:
-    """Processors this process may run on (its affinity mask), at most what the kernels' pool takes."""
-    return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+__all__ = ["configure", "usable_processors"]
 
 
 def configure(backend: str, num_threads: int, isa: str | None = None) -> None:

@@ -37,8 +37,8 @@ def _counter(name: str, words: str, labels: tuple[str, ...] = (), alias: str | N
     return Metric(name, Kind.COUNTER, words, labels, alias=alias)
 
 
-def _gauge(name: str, words: str, alias: str | None = None) -> Metric:
-    return Metric(name, Kind.GAUGE, words, alias=alias)
+def _gauge(name: str, words: str, alias: str | None = None, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(name, Kind.GAUGE, words, labels, alias=alias)
 
 
 def _histogram(name: str, words: str, buckets: tuple[float, ...], alias: str | None = None) -> Metric:
@@ -63,6 +63,13 @@ TABLE: tuple[Metric, ...] = (
     _counter("step_tokens", "Tokens computed in steps, by phase.", ("phase",)),
     _counter("sampled_tokens", "Tokens drawn."),
     _counter("graph_steps", "Steps by the graph mode they ran in.", ("mode",)),
+    _gauge("rank_requests_running", "Sequences that take part in steps, by rank of the group.", labels=("rank",)),
+    _gauge("rank_requests_waiting", "Sequences that wait to be scheduled, by rank.", labels=("rank",)),
+    _gauge("rank_kv_cache_usage_ratio", "Share of the KV blocks in use, by rank.", labels=("rank",)),
+    _counter("rank_steps", "Steps launched, by rank; those in company of others included.", ("rank",)),
+    _counter("rank_step_tokens", "Tokens computed in steps, by rank.", ("rank",)),
+    _counter("votes", "Decisions of a voted group by what came of them, by rank.", ("rank", "outcome")),
+    _counter("vote_wait_seconds", "Time spent on votes, waiting for other ranks included, by rank.", ("rank",)),
     _counter("engine_restarts", "Times the engine process was started again after it died."),
     _counter("prompt_tokens", "Prompt tokens of accepted requests.", alias="prompt_tokens"),
     _counter("generation_tokens", "Tokens generated.", alias="generation_tokens"),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.contract.errors import HeadraceError
+from headrace.contract.stats import EngineStats
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
@@ -136,10 +137,25 @@ class EngineHost:
         put("sampled_tokens", stats.sampled_tokens)
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
+        self._put_ranks(getattr(self.llm.client, "rank_stats", [stats]))
         put("engine_up", float(self.llm.client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
         return self.metrics
+
+    def _put_ranks(self, ranks: Sequence[EngineStats]) -> None:
+        """What differs between the ranks of a group; an engine on its own is rank 0."""
+        put = self.metrics.put
+        for number, stats in enumerate(ranks):
+            rank = str(number)
+            put("rank_requests_running", stats.running, rank)
+            put("rank_requests_waiting", stats.waiting, rank)
+            put("rank_kv_cache_usage_ratio", stats.used_blocks / stats.num_blocks if stats.num_blocks else 0.0, rank)
+            put("rank_steps", stats.steps, rank)
+            put("rank_step_tokens", stats.scheduled_tokens, rank)
+            for outcome, count in stats.votes.items():
+                put("votes", count, rank, outcome)
+            put("vote_wait_seconds", stats.vote_wait_s, rank)
 
 
 class HostedGeneration(Generation):
