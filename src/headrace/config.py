@@ -22,6 +22,7 @@ BYTE_COUNTS = ("kv_memory", "grammar_cache")
 METHODS = ("none", "ngram")
 MOST_DRAFTS = 64
 MAX_THREADS = 1024  # what the kernels' pool takes
+MAX_RANKS = 64
 MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
 
 
@@ -79,6 +80,22 @@ class SchedulerConfig:
     """Serve and preempt by (priority, arrival) instead of first come, first served."""
     max_waiting: int = 4096
     """Requests that may be queued; one more is refused."""
+    discipline: str = "mixed"
+    """``mixed``: prompts and decoding share every step; ``voted``: a step is one or the other, and ranks vote which."""
+    all_interval: int = 70
+    """Voted: decode steps between two points at which a prompt step is run if every rank wants one."""
+    any_interval: int = 100
+    """Voted: decode steps between two points at which it is run if one rank wants one; bounds a prompt's wait."""
+    kv_limit: float = 0.9
+    """Voted: share of the KV pool in use above which a rank that decodes wants no prompt step."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Several engines behind one front."""
+
+    data_parallel_size: int = 1
+    """Ranks: engines in processes of their own, which share this machine's threads and KV memory evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +161,7 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     runtime: RuntimeConfig = field(default_factory=RuntimeConfig)
+    group: GroupConfig = field(default_factory=GroupConfig)
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
@@ -194,6 +212,7 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
         cache=CacheConfig(**sections["cache"]),
         scheduler=SchedulerConfig(**sections["scheduler"]),
         runtime=RuntimeConfig(**sections["runtime"]),
+        group=GroupConfig(**sections["group"]),
         grammar=GrammarConfig(**sections["grammar"]),
         speculation=SpeculationConfig(**sections["speculation"]),
     )
@@ -220,9 +239,13 @@ def _check_types(section: Any) -> None:
         _require(wanted is not str or "\0" not in value, f.name, "must not hold a zero byte")
 
 
+def sections_of(config: EngineConfig) -> list[Any]:
+    return [getattr(config, section.name) for section in dataclasses.fields(config)]
+
+
 def check(config: EngineConfig) -> None:
     """Refuses values that cannot work on any machine. Raises ConfigError."""
-    for section in (config.model, config.cache, config.scheduler, config.runtime, config.grammar, config.speculation):
+    for section in sections_of(config):
         _check_types(section)
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
     _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
@@ -238,6 +261,7 @@ def check(config: EngineConfig) -> None:
     _require(1 <= config.scheduler.max_seqs <= 1 << 16, "max_seqs", "must lie between 1 and 65536")
     _require(config.scheduler.long_prefill_threshold >= 0, "long_prefill_threshold", "must not be negative")
     _require(config.scheduler.max_waiting >= 1, "max_waiting", "must be at least 1")
+    _check_disciplines(config)
     threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
     _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
     _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
@@ -256,3 +280,15 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(wanted.max_match <= 32, "max_match", "must be at most 32")
     if wanted.speculation != "none":
         _require(wanted.max_drafts < budget, "max_drafts", f"and one more row must fit a step's {budget} tokens")
+
+
+def _check_disciplines(config: EngineConfig) -> None:
+    limits = config.scheduler
+    _require(limits.discipline in ("mixed", "voted"), "discipline", "must be mixed or voted")
+    phased = limits.discipline != "mixed"
+    _require(not (phased and limits.priority), "priority", "only the mixed discipline serves by priority")
+    _require(limits.all_interval >= 1, "all_interval", "must be at least 1")
+    _require(limits.any_interval >= 1, "any_interval", "must be at least 1")
+    _require(0 < limits.kv_limit <= 1, "kv_limit", "must lie between 0 and 1")
+    size = config.group.data_parallel_size
+    _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")

@@ -16,6 +16,7 @@ from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.engine import Engine
+from headrace.engine.intake import Intake
 from headrace.engine.process import ProcessClient
 from headrace.worker.fake import FakeWorker, rolling_token
 
@@ -133,3 +134,15 @@ def test_a_loop_that_fails_ends_every_request() -> None:
     client.close()
     assert answer(sink)[1].finish_reason == "error"
     assert not client.alive
+
+
+def test_an_end_waits_for_its_request() -> None:
+    """Both may arrive between two looks of the loop at the door; the end must not come first."""
+    intake = Intake(4)
+    intake.submit(ask("a"))
+    intake.end("a", "abort")
+    intake.end("b", "stop")
+    assert intake.drain_ends() == [("b", "stop")]
+    assert [request.request_id for request in intake.drain_requests()] == ["a"]
+    assert intake.drain_ends() == [("a", "abort")]
+    assert not intake.busy

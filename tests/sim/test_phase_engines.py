@@ -165,3 +165,19 @@ def test_roles_say_what_they_need() -> None:
         False,
         True,
     ]
+
+
+def test_a_prompt_that_fills_the_pool_comes_to_its_end() -> None:
+    """Half prefilled, it holds more than ``kv_limit`` of the pool; nobody decodes, so nothing is to be spared."""
+    engine = engine_of(RoleConfig(role="normal"), num_blocks=51, token_budget=4)
+    engine.submit(request("long", list(range(190)), 5))
+    deltas = [delta for _ in range(80) for delta in engine.tick()]
+    assert [delta.finish_reason for delta in deltas if delta.finish_reason] == ["length"]
+    assert engine.idle
+
+
+def test_a_prompt_step_ends_where_it_was_launched() -> None:
+    engine = engine_of(RoleConfig(role="normal"), overlap=True)
+    engine.submit(request("one", PROMPT, 3))
+    assert [delta.token_ids for delta in engine.tick()] == [expected(PROMPT, 1)]
+    assert engine.tick() == []  # the decode step is in flight

@@ -1,4 +1,4 @@
-"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread or in a process of its own.
+"""AsyncLLM: many requests at once, each a stream. The engine runs on a thread, in a process of its own, or as a group.
 
 With a process of its own for the engine, this one never imports torch: it starts fast and stays small.
 """
@@ -8,47 +8,20 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
-from headrace.engine.client import EngineClient, ThreadClient
-from headrace.engine.engine import Engine
-from headrace.engine.process import ProcessClient
-from headrace.models.sources import resolve_model
+from headrace.engine.client import EngineClient
 
 from .assembly import Assembly
-from .determinism import settle
+from .connect import connect
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
 from .text.chat import encode_chat
-from .text.tokenizer import Tokenizer, load_tokenizer
-
-
-def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
-    """What the engine's process runs: launches from plain settings, tells the front what it must know."""
-    from .launch import launch
-
-    launched = launch(resolve(settings))
-    facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len, "pool": launched.pool.words}
-    return launched.engine, facts
-
-
-def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tokenizer | None, dict[str, Any]]:
-    if not own_process:
-        from .launch import launch
-
-        launched = launch(config)
-        facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
-        return ThreadClient(launched.engine), launched.tokenizer, facts
-    settle(config)  # refused here, before a process is started for nothing
-    source = resolve_model(config.model.model, offline=config.model.offline)
-    client = ProcessClient(build_in_child, asdict(config))
-    tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
-    return client, tokenizer, client.info
+from .text.tokenizer import Tokenizer
 
 
 class AsyncLLM:
@@ -69,8 +42,8 @@ class AsyncLLM:
             config = resolve({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
-        client, tokenizer, facts = _connect(config, own_process)
-        self._connect_to(client, tokenizer, facts | {"deterministic": config.runtime.deterministic})
+        connected = connect(config, own_process=own_process)
+        self._connect_to(connected.client, connected.tokenizer, connected.facts)
 
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Protocol
 
 from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
-from headrace.engine.engine import Engine
 
 from .assembly import Assembly
 from .interrupts import uninterrupted
@@ -21,11 +21,25 @@ from .prompts import Prepared
 from .text.tokenizer import Tokenizer
 
 
+class Turning(Protocol):
+    """What a feed needs of an engine: here, or behind a client (``engine/turns.py``)."""
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def quiet(self) -> bool: ...
+    def accepts(self, count: int) -> bool: ...
+    def submit(self, request: Request) -> None: ...
+    def abort(self, request_id: str) -> None: ...
+    def stop(self, request_id: str) -> None: ...
+    def tick(self) -> list[TokenDelta]: ...
+
+
 class Feed:
     """``window``: how many sequences may be open, waiting ones included; None: as many as the engine takes."""
 
     def __init__(
-        self, engine: Engine, tokenizer: Tokenizer | None, source: Iterator[Prepared], window: int | None = None
+        self, engine: Turning, tokenizer: Tokenizer | None, source: Iterator[Prepared], window: int | None = None
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
@@ -68,7 +82,7 @@ class Feed:
         return True
 
     def _turn(self) -> list[RequestOutput]:
-        if self._engine.intake.closed:
+        if self._engine.closed:
             raise EngineDead("the engine was closed while it was generating")
         news: dict[int, RequestOutput] = {}
         with uninterrupted():
@@ -90,10 +104,10 @@ class Feed:
         return None if was_finished else assembly.output
 
     def _abort_open(self) -> None:
-        if not self._open or self._engine.intake.closed:
+        if not self._open or self._engine.closed:
             return
         for request_id in self._open:
             self._engine.abort(request_id)
-        while not self._engine.idle or self._engine.intake.busy:
+        while not self._engine.quiet:
             self._engine.tick()
         self._open.clear()

@@ -15,6 +15,8 @@ from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
 from headrace.engine.engine import Engine
+from headrace.engine.roles import RoleConfig, make_cadence
+from headrace.engine.roles import core_settings as role_settings
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
@@ -25,6 +27,7 @@ from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.launch_guard import LaunchGuard
 from headrace.obs.recorder import Recorder
+from headrace.parallel.collectives import Collective
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
@@ -56,11 +59,16 @@ class Launched:
     """What the deterministic mode changed, in words."""
 
 
-def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
-    """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything."""
+def launch(
+    config: EngineConfig, *, progress: Progress | None = None, meet: Callable[[], Collective] | None = None
+) -> Launched:
+    """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything.
+
+    ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to.
+    """
     settled = settle(config)
     config = settled.config
-    source = resolve_model(config.model.model, progress=_named(progress, "pull"), offline=config.model.offline)
+    source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
     placement = configure(config.model.backend, num_threads, env.isa(), config.runtime.pinning)
@@ -69,7 +77,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact)
     model = load_model(
-        checkpoint, ops, progress=_named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
+        checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
     )
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
@@ -79,7 +87,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
     runner = Runner(model, ops, kv, graphs)
-    guard = open_guard(config)
+    guard, role = open_guard(config), role_of(config)
     engine = Engine(
         core,
         Worker(
@@ -89,7 +97,8 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
             enter=caller_binding(placement),
             speculator=open_speculator(config),
         ),
-        overlap=config.runtime.overlap,
+        cadence=make_cadence(role, meet() if meet is not None else None),
+        overlap=config.runtime.overlap and role.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
@@ -105,6 +114,14 @@ def open_guard(config: EngineConfig) -> LaunchGuard:
     """One guard for the loop and its worker; off unless the configuration or the environment turns it on."""
     wanted = config.runtime.overlap_checks
     return LaunchGuard(env.overlap_checks() if wanted is None else wanted)
+
+
+def role_of(config: EngineConfig) -> RoleConfig:
+    """What the engine does, by its discipline."""
+    limits = config.scheduler
+    if limits.discipline == "mixed":
+        return RoleConfig()
+    return RoleConfig("normal", limits.all_interval, limits.any_interval, limits.kv_limit)
 
 
 def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:
@@ -136,7 +153,8 @@ def open_tokenizer(source: ModelSource) -> Tokenizer | None:
     return None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
 
 
-def _named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+def named(progress: Progress | None, what: str) -> Callable[[int, int], None] | None:
+    """The part of ``progress`` that is about one stage."""
     if progress is None:
         return None
     return lambda done, total: progress(what, done, total)
@@ -183,6 +201,7 @@ def core_settings(config: EngineConfig, layout: Layout, num_blocks: int, max_mod
         "chunked_prefill": limits.chunked_prefill,
         "full_sequence_must_fit": limits.full_sequence_must_fit,
         "priority": limits.priority,
+        **role_settings(role_of(config)),
     }
 
 

@@ -1,4 +1,4 @@
-"""LLM: a model in this process, prompts in, finished outputs out."""
+"""LLM: a model in this process (or a group of engines behind it), prompts in, finished outputs out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest
 from headrace.contract.request import SamplingParams
 from headrace.contract.stats import EngineStats
+from headrace.engine.turns import Turns
+from headrace.worker.memory import PoolSize
 
+from .connect import connect
 from .feed import Feed
-from .launch import Progress, launch
+from .launch import Progress, launch, named
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
 from .text.chat import encode_chat
@@ -42,6 +45,18 @@ class LLM:
             config = resolve({"model": model, "dtype": dtype, "deterministic": deterministic, **settings})
         elif model is not None or dtype is not None or deterministic is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
+        self.engine: Any  # an Engine, or Turns over the clients of a group
+        if config.group.data_parallel_size > 1:
+            self._connect(config, progress)
+        else:
+            self._launch(config, progress)
+        self._preparer = Preparer(
+            self.tokenizer, self.vocab_size, self.max_model_len, deterministic=config.runtime.deterministic
+        )
+        self._closed = False
+        self._busy = threading.Lock()
+
+    def _launch(self, config: EngineConfig, progress: Progress | None) -> None:
         launched = launch(config, progress=progress)
         self.engine = launched.engine
         self.tokenizer = launched.tokenizer
@@ -50,19 +65,23 @@ class LLM:
         self.pool = launched.pool
         self.model_name = launched.model_name
         self.notes = launched.notes
-        self._preparer = Preparer(
-            launched.tokenizer,
-            launched.vocab_size,
-            launched.max_model_len,
-            deterministic=config.runtime.deterministic,
-        )
-        self._closed = False
-        self._busy = threading.Lock()
+
+    def _connect(self, config: EngineConfig, progress: Progress | None) -> None:
+        connected = connect(config, own_process=True, on_pull=named(progress, "pull"))
+        facts = connected.facts
+        self.engine = Turns(connected.client, config.scheduler.max_waiting)
+        self.tokenizer = connected.tokenizer
+        self.max_model_len = facts["max_model_len"]
+        self.vocab_size = facts["vocab_size"]
+        self.pool = PoolSize(**facts["pool"])
+        self.model_name = facts["model_name"]
+        self.notes = ()
 
     @property
     def stats(self) -> EngineStats:
         """The engine's numbers after its latest turn: queues, blocks, steps, and what overlap gains."""
-        return self.engine.stats
+        stats: EngineStats = self.engine.stats
+        return stats
 
     def generate(
         self,

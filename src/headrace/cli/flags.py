@@ -49,6 +49,12 @@ class EngineFlags:
     ] = False
     speculation: Annotated[str | None, typer.Option(help="Guess tokens and verify them together: none, ngram.")] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
+    discipline: Annotated[
+        str | None, typer.Option(help="mixed (prompts and decoding share steps) or voted (a step is one or the other).")
+    ] = None
+    data_parallel_size: Annotated[
+        int | None, typer.Option("--data-parallel-size", help="Engines in processes of their own behind one front.")
+    ] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -63,6 +69,8 @@ class EngineFlags:
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
             "max_model_len": self.max_model_len,
             "deterministic": self.deterministic or None,
+            "discipline": self.discipline,
+            "data_parallel_size": self.data_parallel_size,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,
             "max_drafts": self.max_drafts,

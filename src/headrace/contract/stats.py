@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
 import msgspec
 
 
@@ -26,6 +30,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
     ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in.
     ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
+    ``votes`` counts a voted group's decisions by what came of them, ``vote_wait_s`` is the time spent on them.
     """
 
     running: int = 0
@@ -46,3 +51,30 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     speculating: bool = False
     graph_steps: dict[str, int] = {}
     overlap: OverlapStats = OverlapStats()
+    votes: dict[str, int] = {}
+    vote_wait_s: float = 0.0
+
+
+def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
+    """The sum over the engines of a group; of what is counted by kind, kind by kind."""
+    numbers: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
+    numbers["speculating"] = any(part.speculating for part in parts)
+    kinds: dict[str, Any] = {name: _added([getattr(part, name) for part in parts]) for name in _KINDS}
+    return EngineStats(**numbers, **kinds, overlap=_overlap([part.overlap for part in parts]))
+
+
+def _overlap(parts: Sequence[OverlapStats]) -> OverlapStats:
+    """Device time of all ranks added up; the last bubble is the longest of theirs."""
+    counts = [sum(column) for column in zip_longest(*(part.bubble_counts for part in parts), fillvalue=0)]
+    sums = {name: sum(getattr(part, name) for part in parts) for name in ("busy_ns", "bubble_ns", "host_ns")}
+    last = max((part.last_bubble_ns for part in parts), default=0)
+    return OverlapStats(**sums, last_bubble_ns=last, bubble_counts=counts)
+
+
+def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {name: sum(table.get(name, 0) for table in tables) for name in names}
+
+
+_KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if isinstance(f.default_factory, type))
+_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, "overlap"))

@@ -17,6 +17,14 @@ class Cadence(Protocol):
 
     def plan(self, core: Scheduler) -> StepPlan: ...
 
+    def votes(self) -> tuple[dict[str, int], float]:
+        """Decisions so far by their outcome, and the seconds spent on them."""
+        ...
+
+    def close(self) -> None:
+        """Leaves the group, if there is one."""
+        ...
+
 
 class Unified:
     """The token-budget discipline: every step is MIXED."""
@@ -24,3 +32,9 @@ class Unified:
     def plan(self, core: Scheduler) -> StepPlan:
         plan: StepPlan = core.plan(int(StepKind.MIXED))
         return plan
+
+    def votes(self) -> tuple[dict[str, int], float]:
+        return {}, 0.0
+
+    def close(self) -> None:
+        pass

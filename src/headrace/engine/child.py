@@ -20,7 +20,7 @@ from headrace.contract.stats import EngineStats
 from .engine import Engine
 from .lifecycle import EngineLoop
 from .local_socket import open_socket, remove_if_orphaned
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Ready, Stats, Submit, ToEngine
+from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Poke, Ready, Stats, Submit, ToEngine
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
@@ -144,7 +144,10 @@ def _refused(data: bytes, error: Exception) -> TokenDelta | None:
     return TokenDelta(request_id=name, finish_reason="error", error=str(error)) if isinstance(name, str) else None
 
 
-def _obey(engine: Engine, message: Submit | End) -> TokenDelta | None:
+def _obey(engine: Engine, message: Submit | End | Poke) -> TokenDelta | None:
+    if isinstance(message, Poke):
+        engine.intake.poke(2)
+        return None
     if isinstance(message, End):
         (engine.abort if message.reason == "abort" else engine.stop)(message.request_id)
         return None

@@ -1,8 +1,8 @@
 """The engine: one tick plans a step, launches it, and turns the previous step's result into deltas.
 
 The overlapped loop and the synchronous loop are the same function: the synchronous one finishes the step it has just
-launched before it returns. The engine owns the scheduler and is not thread-safe: one thread ticks; other threads
-reach it through ``intake`` only.
+launched before it returns, and so does either after a prompt step. The engine owns the scheduler and is not
+thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace._core import ExtraKeys, Scheduler
 from headrace.contract.errors import HeadraceError
-from headrace.contract.plan import SequenceStart, StepPlan
+from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
@@ -75,7 +75,7 @@ class Engine:
         self._ran = False
         self._guard = guard or LaunchGuard()
         self._outputs = OwnedOutputs(poison=self._guard.on)
-        self._counts = StepCounts(core, graph_steps)
+        self._counts = StepCounts(core, graph_steps, self._cadence.votes)
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
@@ -100,6 +100,16 @@ class Engine:
     def idle(self) -> bool:
         """Nothing lives here and no step is in flight."""
         return len(self._book) == 0 and self.resting  # a step without slices may keep other ranks company
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing lives here, and nobody is at the door."""
+        return self.idle and not self.intake.busy
+
+    @property
+    def closed(self) -> bool:
+        """It takes no more requests."""
+        return self.intake.closed
 
     @property
     def resting(self) -> bool:
@@ -127,7 +137,7 @@ class Engine:
             self._finish(pending)
         if step is not None:
             self._launch_sample(step)
-            if self._overlap:
+            if self._overlap and plan.kind != StepKind.PREFILL:
                 self._pending = step
             else:
                 self._finish(step)
@@ -287,6 +297,7 @@ class Engine:
             pending, self._pending = self._pending, None
             self._finish(pending)
         self.worker.close()
+        self._cadence.close()
         self._waits.close()
         if self._observer:
             self._observer.close()

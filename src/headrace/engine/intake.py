@@ -21,7 +21,7 @@ class Intake:
         self._ends: deque[tuple[str, str]] = deque()
         self._wake = threading.Condition()
         self._closed = False
-        self._poked = False
+        self._poked = 0
 
     def submit(self, request: Request, num_waiting: int = 0) -> None:
         """Raises InvalidRequest when the queue is full, EngineDead when the engine is closed."""
@@ -55,9 +55,11 @@ class Intake:
             return out
 
     def drain_ends(self) -> list[tuple[str, str]]:
+        """Ends of requests that have been drained; one that came for a request still at the door waits with it."""
         with self._wake:
-            out = list(self._ends)
-            self._ends.clear()
+            queued = {request.request_id for request in self._requests}
+            out = [end for end in self._ends if end[0] not in queued]
+            self._ends = deque(end for end in self._ends if end[0] in queued)
             return out
 
     def wait(self, timeout_s: float) -> None:
@@ -65,12 +67,13 @@ class Intake:
         with self._wake:
             if not (self._requests or self._ends or self._closed or self._poked):
                 self._wake.wait(timeout_s)
-            self._poked = False
+            self._poked = max(0, self._poked - 1)
 
-    def poke(self) -> None:
-        """Wakes the loop although nothing arrived: another rank of its group has work, and none may be missing."""
+    def poke(self, turns: int = 1) -> None:
+        """Wakes the loop for some turns although nothing arrived: another rank of its group has work, and none may be
+        missing. That rank may have cast its vote just before; the work comes up one turn later, so two are safe."""
         with self._wake:
-            self._poked = True
+            self._poked = max(self._poked, turns)
             self._wake.notify_all()
 
     def close(self) -> None:

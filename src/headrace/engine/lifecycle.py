@@ -9,12 +9,13 @@ import logging
 import threading
 from collections.abc import Callable
 
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import GroupBroken, HeadraceError
 from headrace.contract.result import TokenDelta
 
 from .engine import Engine
 
 IDLE_WAIT_S = 0.5  # an arrival wakes the loop at once; this only bounds how long a lost wake-up could matter
+LEAVING_S = 1.0  # between the first and the last rank of a group that hear of its end
 BLOCKED_WAIT_S = 0.002  # sequences live but none can run (a grammar compiles, KV loads)
 
 Sink = Callable[[list[TokenDelta]], None]
@@ -53,6 +54,10 @@ class EngineLoop:
                     self._engine.intake.wait(IDLE_WAIT_S)
                 elif self._engine.resting:
                     self._engine.intake.wait(BLOCKED_WAIT_S)
+        except GroupBroken as error:
+            if not self._closing.wait(LEAVING_S):  # another rank was told to close before this one
+                self.failure = error
+                log.error("the engine loop ends: %s", error)
         except BaseException as error:
             self.failure = error
             log.exception("the engine loop failed")

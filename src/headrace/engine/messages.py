@@ -25,6 +25,10 @@ class End(msgspec.Struct, tag=True):
     reason: str
 
 
+class Poke(msgspec.Struct, tag=True):
+    """Another rank of the group has work."""
+
+
 class Close(msgspec.Struct, tag=True):
     pass
 
@@ -45,7 +49,7 @@ class Stats(msgspec.Struct, tag=True):
     stats: EngineStats
 
 
-ToEngine = Submit | End | Close
+ToEngine = Submit | End | Poke | Close
 ToFront = Ready | Failed | Deltas | Stats
 Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""

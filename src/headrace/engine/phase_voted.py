@@ -8,6 +8,7 @@ one rank over its collective. Never blocks longer than the collective's deadline
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from typing import TypeAlias
 
@@ -16,6 +17,8 @@ from headrace.contract.plan import StepKind, StepPlan
 from headrace.parallel.collectives import Alone, Collective
 from headrace.parallel.vote import Ballot, Tally, decode_any, encode_any
 
+OUTCOMES = ("prompt", "decode", "idle", "overruled")
+"""What a decision came to. ``overruled``: no rank could schedule the prompt it had wished for, so all decoded."""
 Turn: TypeAlias = Generator[list[int], list[int], StepPlan]
 """One step's decision: yields what to reduce, is sent the least over the group, returns the plan."""
 
@@ -48,6 +51,8 @@ class PhaseVoted:
         self._kv_limit = kv_limit
         self._time_budget_ns = time_budget_ns
         self.decode_step = 0
+        self._outcomes = dict.fromkeys(OUTCOMES, 0)
+        self._wait_s = 0.0
 
     def plan(self, core: Scheduler) -> StepPlan:
         """Raises GroupBroken when a rank is gone, silent or out of step."""
@@ -55,10 +60,19 @@ class PhaseVoted:
         try:
             question = next(turn)
             while True:
-                question = turn.send(self._collective.least(question))
+                start = time.monotonic()
+                answer = self._collective.least(question)
+                self._wait_s += time.monotonic() - start
+                question = turn.send(answer)
         except StopIteration as end:
             plan: StepPlan = end.value
             return plan
+
+    def votes(self) -> tuple[dict[str, int], float]:
+        return dict(self._outcomes), self._wait_s
+
+    def close(self) -> None:
+        self._collective.close()
 
     def turn(self, core: Scheduler) -> Turn:
         """The decision of one step; the plan it returns has no step (-1) when the whole group has nothing to run."""
@@ -69,19 +83,25 @@ class PhaseVoted:
             # a waiting queue would wish and fail for ever. An empty plan changed nothing, so it can be forgotten.
             if decode_any((yield encode_any(plan.step >= 0))):
                 self.decode_step = 0
+                self._outcomes["prompt"] += 1
                 return plan if plan.step >= 0 else _company(core, StepKind.PREFILL)
+            self._outcomes["overruled"] += 1
         if not tally.any_decodes:
+            self._outcomes["idle"] += 1
             return core.plan(int(StepKind.DECODE))  # nothing anywhere; who can never be served is swept all the same
         self.decode_step += 1
+        self._outcomes["decode"] += 1
         if self._collective.size == 1:
             return core.plan(int(StepKind.DECODE))
         return _company(core, StepKind.DECODE)
 
     def _ballot(self, core: Scheduler) -> Ballot:
-        room = core.num_used_blocks <= self._kv_limit * core.num_blocks
+        decodes = core.num_running + core.num_prompted > 0
+        # The rest of the pool is kept for those that decode; where none does, a half-prefilled prompt may hold it.
+        room = not decodes or core.num_used_blocks <= self._kv_limit * core.num_blocks
         return Ballot(
             wants_prompt=room and core.prefill_possible(),
-            decodes=core.num_running + core.num_prompted > 0,
+            decodes=decodes,
             decode_step=self.decode_step,
             time_budget_ns=self._time_budget_ns,
         )
@@ -111,6 +131,12 @@ class OneKind:
         if not decode_any(self._collective.least(encode_any(plan.step >= 0))) or plan.step >= 0:
             return plan
         return _company(core, self._kind)
+
+    def votes(self) -> tuple[dict[str, int], float]:
+        return {}, 0.0
+
+    def close(self) -> None:
+        self._collective.close()
 
 
 def _company(core: Scheduler, kind: StepKind) -> StepPlan:

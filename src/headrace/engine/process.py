@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from headrace.contract.stats import EngineStats
 from .child import child_main
 from .client import DeltaSink, Sinks
 from .local_socket import address_in, make_folder, open_socket
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Ready, Stats, Submit, ToFront
+from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Poke, Ready, Stats, Submit, ToFront
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
@@ -31,7 +32,9 @@ SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stu
 class ProcessClient:
     """Starts the child and waits until its engine is ready. Raises EngineDead with the child's reason if it is not.
 
-    One thread owns the socket; callers reach it through a queue, so any thread may submit.
+    One thread owns the socket; callers reach it through a queue, so any thread may submit. ``give_up``: set by
+    another thread when there is no sense in waiting for this engine any more. ``on_dead`` is called once with the
+    reason when the child is gone though nobody closed it, after its requests were told.
     """
 
     def __init__(
@@ -41,7 +44,12 @@ class ProcessClient:
         *,
         start_timeout_s: float = START_TIMEOUT_S,
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
+        give_up: threading.Event | None = None,
+        on_dead: Callable[[str], None] | None = None,
     ) -> None:
+        self._give_up = give_up or threading.Event()
+        self._on_dead = on_dead
+        self._sentence: str | None = None
         self._silence_timeout_s = silence_timeout_s
         self._folder = make_folder()
         address = address_in(self._folder.name)
@@ -75,7 +83,7 @@ class ProcessClient:
     def _await_ready(self, timeout_s: float) -> dict[str, Any]:
         decoder = msgspec.msgpack.Decoder(ToFront)
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self._give_up.is_set():
             if self._socket.poll(POLL_MS):
                 message = decoder.decode(self._socket.recv())
                 if isinstance(message, Ready):
@@ -90,6 +98,8 @@ class ProcessClient:
                     'needs `if __name__ == "__main__":` around its work, and cannot be read from standard input'
                 )
         self._discard()
+        if self._give_up.is_set():
+            raise EngineDead("the engine is not needed any more")
         raise EngineDead(f"the engine was not ready within {timeout_s:g} s")
 
     def _discard(self) -> None:
@@ -116,6 +126,15 @@ class ProcessClient:
     def stop(self, request_id: str) -> None:
         self._post(msgspec.msgpack.encode(End(request_id, "stop")))
 
+    def poke(self) -> None:
+        """Wakes the engine although it has nothing to do: another rank of its group has."""
+        self._post(msgspec.msgpack.encode(Poke()))
+
+    def kill(self, why: str) -> None:
+        """Ends the child at once; its open requests are told ``why``."""
+        self._sentence = why
+        self._process.kill()
+
     def _post(self, message: bytes) -> None:
         with self._lock:
             self._inbox.append(message)
@@ -132,7 +151,7 @@ class ProcessClient:
                 heard = time.monotonic()
                 self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
-                return self._mourn(f"the engine process died (exit code {self._process.exitcode})")
+                return self._mourn(self._sentence or f"the engine process died (exit code {self._process.exitcode})")
             elif time.monotonic() - heard > self._silence_timeout_s:
                 self._process.kill()
                 return self._mourn(f"the engine process gave no sign of life for {self._silence_timeout_s:g} s")
@@ -149,6 +168,8 @@ class ProcessClient:
         """The child is gone: everybody who waits is told."""
         self._dead = why
         self._sinks.fail_all(why)
+        if self._on_dead is not None:
+            self._on_dead(why)
 
     def close(self) -> None:
         """Ends open requests and the child; the child is killed if it does not end by the deadline."""

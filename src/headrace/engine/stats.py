@@ -10,6 +10,8 @@ from headrace.contract.stats import EngineStats
 
 from .overlap import OverlapMeter
 
+Votes = Callable[[], tuple[dict[str, int], float]]
+"""Decisions of a voted group so far by their outcome, and the seconds spent on them."""
 GraphSteps = Callable[[], dict[str, int]]
 """Steps so far by graph mode; asked on the loop's thread after each turn."""
 
@@ -17,9 +19,10 @@ GraphSteps = Callable[[], dict[str, int]]
 class StepCounts:
     """Owned by the loop's thread. ``snapshot`` is cheap: it reads numbers that exist anyway."""
 
-    def __init__(self, core: Scheduler, graph_steps: GraphSteps | None = None) -> None:
+    def __init__(self, core: Scheduler, graph_steps: GraphSteps | None = None, votes: Votes | None = None) -> None:
         self._core = core
         self._graph_steps = graph_steps or dict
+        self._votes: Votes = votes or (lambda: ({}, 0.0))
         self.steps = 0
         self.failed_steps = 0
         self.scheduled_tokens = 0
@@ -49,6 +52,7 @@ class StepCounts:
 
     def snapshot(self) -> EngineStats:
         core = self._core
+        votes, vote_wait_s = self._votes()
         return EngineStats(
             running=core.num_running,
             waiting=core.num_waiting,
@@ -68,4 +72,6 @@ class StepCounts:
             speculating=self.speculating,
             graph_steps=self._graph_steps(),
             overlap=self.overlap.snapshot(),
+            votes=votes,
+            vote_wait_s=vote_wait_s,
         )

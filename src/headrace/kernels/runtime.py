@@ -10,17 +10,12 @@ import torch
 
 from headrace.contract.errors import ConfigError
 
-from .placement import Placement, default_threads, place
+from .placement import Placement, place
+from .processors import MAX_THREADS, usable_processors
 from .topology import usable
 
+__all__ = ["caller_binding", "configure", "usable_processors"]
 log = logging.getLogger(__name__)
-
-MAX_THREADS = 1024  # what the kernels' pool takes
-
-
-def usable_processors() -> int:
-    """Threads that this process's processors and control group have time for, at most what the kernels' pool takes."""
-    return min(default_threads(usable()), MAX_THREADS)
 
 
 def configure(backend: str, num_threads: int, isa: str | None = None, pinning: str = "none") -> Placement:

@@ -41,8 +41,8 @@ class Packer:
         return self._rows.tokens(seq_id)
 
     def append(self, seq_ids: NDArray[np.int64], tokens: IntArray) -> None:
-        """What a finished step has sampled, token by token (a sequence may come several times in a row, in the order of its
-        tokens); those dropped meanwhile are passed over."""
+        """What a finished step has sampled, token by token: a sequence comes as often as it has tokens, in their order.
+        Those dropped meanwhile are passed over."""
         self._rows.append_each(seq_ids, np.ascontiguousarray(tokens, dtype=np.int32))
 
     def __len__(self) -> int:

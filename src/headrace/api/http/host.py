@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from headrace.contract.errors import HeadraceError
-from headrace.contract.stats import OverlapStats
+from headrace.contract.stats import EngineStats, OverlapStats
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
@@ -175,6 +175,7 @@ class EngineHost:
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
         self._put_overlap(stats.overlap)
+        self._put_ranks(getattr(self.llm.client, "rank_stats", [stats]))
         put("engine_up", float(self.llm.client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
@@ -191,6 +192,20 @@ class EngineHost:
         put("host_seconds", overlap.host_ns / 1e9)
         put("overlap_ratio", overlap.overlap_ratio)
         self.metrics.put_histogram("step_bubble_seconds", overlap.bubble_counts, overlap.bubble_ns / 1e9)
+
+    def _put_ranks(self, ranks: Sequence[EngineStats]) -> None:
+        """What differs between the ranks of a group; an engine on its own is rank 0."""
+        put = self.metrics.put
+        for number, stats in enumerate(ranks):
+            rank = str(number)
+            put("rank_requests_running", stats.running, rank)
+            put("rank_requests_waiting", stats.waiting, rank)
+            put("rank_kv_cache_usage_ratio", stats.used_blocks / stats.num_blocks if stats.num_blocks else 0.0, rank)
+            put("rank_steps", stats.steps, rank)
+            put("rank_step_tokens", stats.scheduled_tokens, rank)
+            for outcome, count in stats.votes.items():
+                put("votes", count, rank, outcome)
+            put("vote_wait_seconds", stats.vote_wait_s, rank)
 
 
 class HostedGeneration(Generation):

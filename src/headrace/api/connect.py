@@ -1,0 +1,48 @@
+"""From a configuration to a client of a running engine: on a thread here, in a process of its own, or a group of them.
+
+The front never imports torch unless the engine runs in its own process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headrace.config import EngineConfig
+from headrace.engine.client import EngineClient, ThreadClient
+from headrace.engine.process import ProcessClient
+from headrace.models.sources import resolve_model
+
+from .determinism import settle
+from .ranks import build_alone, connect_group, facts_of
+from .text.tokenizer import Tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """``facts``: ``vocab_size``, ``max_model_len``, ``model_name``, ``pool`` and ``deterministic``, plain values."""
+
+    client: EngineClient
+    tokenizer: Tokenizer | None
+    facts: dict[str, Any]
+
+
+def connect(config: EngineConfig, *, own_process: bool, on_pull: Callable[[int, int], None] | None = None) -> Connected:
+    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own."""
+    settle(config)  # refused here, before a process is started for nothing
+    told = {"deterministic": config.runtime.deterministic}
+    grouped = config.group.data_parallel_size > 1
+    if not own_process and not grouped:
+        from .launch import launch
+
+        launched = launch(config)
+        engine, facts = facts_of(launched)
+        return Connected(ThreadClient(engine), launched.tokenizer, facts | told)
+    source = resolve_model(config.model.model, progress=on_pull, offline=config.model.offline)
+    tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
+    if grouped:
+        group, facts = connect_group(config)
+        return Connected(group, tokenizer, facts | told)
+    client = ProcessClient(build_alone, asdict(config))
+    return Connected(client, tokenizer, client.info | told)

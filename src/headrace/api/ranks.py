@@ -1,0 +1,104 @@
+"""Engines in processes of their own, alone or as ranks of a group: what each gets of the machine, how it is built
+there, and how a group is connected to.
+
+The front reads this file too and must not import torch; what builds engines imports it when it is called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace import env
+from headrace.config import EngineConfig, resolve
+from headrace.contract.errors import ConfigError
+from headrace.engine.engine import Engine
+from headrace.engine.group import GroupClient
+from headrace.kernels.processors import usable_processors
+
+if TYPE_CHECKING:
+    from .launch import Launched
+
+MEETING_S = 600.0  # ranks load before they meet, some from a colder disk than others
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank's place: picklable, for its process. ``meeting``: where a voted group meets; None: no votes."""
+
+    settings: dict[str, Any]
+    rank: int
+    size: int
+    meeting: str | None
+
+
+def rank_config(config: EngineConfig, rank: int) -> EngineConfig:
+    """What one rank runs with: its share of threads and KV memory, and a recording of its own.
+
+    Raises ConfigError when there are fewer threads than ranks.
+    """
+    size = config.group.data_parallel_size
+    total = config.runtime.num_threads or env.num_threads() or usable_processors()
+    if total < size:
+        raise ConfigError("data_parallel_size", f"{size} ranks cannot share {total} threads: each needs one")
+    threads = total // size + (rank < total % size)
+    cache, record = config.cache, config.runtime.record
+    memory = None if cache.kv_memory is None else max(1, cache.kv_memory // size)
+    return dataclasses.replace(
+        config,
+        cache=dataclasses.replace(cache, kv_memory=memory, kv_memory_fraction=cache.kv_memory_fraction / size),
+        runtime=dataclasses.replace(
+            config.runtime, num_threads=threads, record=None if record is None else recording_of(record, rank)
+        ),
+        group=dataclasses.replace(config.group, data_parallel_size=1),
+    )
+
+
+def recording_of(path: str, rank: int) -> str:
+    """``run.jsonl`` becomes ``run.rank0.jsonl``."""
+    whole = Path(path)
+    return str(whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}"))
+
+
+def build_rank(seat: Seat) -> tuple[Engine, dict[str, Any]]:
+    """What a rank's process runs. A vote is waited for as long as a step may take: the others may be in one."""
+    from headrace.parallel.gloo import GlooGroup
+
+    from .launch import launch
+
+    config, meeting = resolve(seat.settings), seat.meeting
+    if meeting is None:
+        return facts_of(launch(config))
+    timeout_s = config.runtime.step_timeout_s
+    return facts_of(launch(config, meet=lambda: GlooGroup(seat.rank, seat.size, meeting, MEETING_S, timeout_s)))
+
+
+def build_alone(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
+    """What the process of an engine without a group runs: launches from plain settings."""
+    from .launch import launch
+
+    return facts_of(launch(resolve(settings)))
+
+
+def facts_of(launched: Launched) -> tuple[Engine, dict[str, Any]]:
+    """The engine, and what a front in another process must know of it."""
+    names = ("vocab_size", "max_model_len", "model_name")
+    facts = {name: getattr(launched, name) for name in names}
+    return launched.engine, facts | {"pool": dataclasses.asdict(launched.pool)}
+
+
+def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:
+    """Starts the group; facts hold for every rank. Raises ConfigError or EngineDead, and then nothing is left."""
+    size = config.group.data_parallel_size
+    votes = config.scheduler.discipline == "voted"
+    settings = [dataclasses.asdict(rank_config(config, rank)) for rank in range(size)]
+    # The file only serves to meet; once all are ready it can go, so that nothing is left whoever ends how.
+    with tempfile.TemporaryDirectory(prefix="headrace-group-") as folder:
+        meeting = f"file:{Path(folder) / 'meeting'}" if votes else None
+        seats = [Seat(settings[rank], rank, size, meeting) for rank in range(size)]
+        client = GroupClient(build_rank, seats, votes=votes)
+    facts = dict(client.infos[0])
+    facts["max_model_len"] = min(info["max_model_len"] for info in client.infos)
+    return client, facts
