@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.contract.errors import ConfigError
 
-from .console import bytes_text, print_json, print_table, to_stderr
+from .bench_delivery import (
+    BenchFlags,
+    Counts,
+    Repeats,
+    check_delivery,
+    deliver,
+    parse_counts,
+    report,
+    write_out,
+)
+from .console import print_table, to_stderr
 from .flags import EngineFlags, flagged
 from .guard import GuardedCommand
 
 if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
 
-Repeats = Annotated[int, typer.Option(min=1, max=1000, help="Measured runs; the table shows their median.")]
 Count = Annotated[int, typer.Option(min=1, help="Requests, or tokens of each.")]
-Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
 Filter = Annotated[str, typer.Option(help="Only cases with this text in their name.")]
 Threads = Annotated[int | None, typer.Option(help="Most kernel threads. Default: every usable processor.")]
 Backend = Annotated[str, typer.Option(help="cpu or reference.")]
 Cache = Annotated[Path, typer.Option(help="Folder for environments, model files and logs of other engines.")]
-MAX_COUNT = 1 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class BenchFlags:
-    """Where the results go, besides the table on stdout."""
-
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON to this file as well.")] = None
-    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this .png file.")] = None
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False
-    traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
 
 
 def bench_app() -> typer.Typer:
@@ -255,79 +249,3 @@ def peers(
     deliver(result, flags, lambda: print_table(*grid(result)))
     for reason in reasons(result):
         to_stderr(reason)
-
-
-def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
-    """``1,2,16`` as numbers; none for None. Raises ConfigError naming the option."""
-    if text is None:
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) <= MAX_COUNT for part in parts):
-        raise ConfigError(field, f"must be whole numbers from 1 to {MAX_COUNT}, separated by commas, got {text!r}")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def report(run: Callable[[], Report], flags: BenchFlags) -> None:
-    """Checks where results go, measures, and delivers. Raises ConfigError before any work."""
-    from headrace.lab.bench.plot import save_plot
-
-    check_delivery(flags)
-    result = run()
-    if flags.plot is not None:
-        save_plot(result, flags.plot)
-    deliver(result.plain(), flags, lambda: show(result))
-
-
-def check_delivery(flags: BenchFlags) -> None:
-    """Raises ConfigError for a file that could not be written."""
-    from headrace.lab.bench.plot import check_plot
-
-    if flags.out is not None and not flags.out.absolute().parent.is_dir():
-        raise ConfigError("out", f"{flags.out.absolute().parent} is not a folder")
-    if flags.plot is not None:
-        check_plot(flags.plot)
-
-
-def deliver(plain: dict[str, Any], flags: BenchFlags, show_table: Callable[[], None]) -> None:
-    """JSON into the file that was named, and JSON or the table on stdout."""
-    write_out(plain, flags)
-    if flags.as_json:
-        print_json(plain)
-    else:
-        show_table()
-
-
-def write_out(plain: dict[str, Any], flags: BenchFlags) -> None:
-    """JSON into the file that was named, if any."""
-    if flags.out is not None:
-        flags.out.write_text(json.dumps(plain, indent=1) + "\n")
-
-
-def show(result: Report) -> None:
-    """The table on stdout, what it depends on above it on stderr."""
-    from headrace.lab.bench.machine import describe
-
-    to_stderr(describe(result.machine))
-    to_stderr(f"{result.bench}: {_settings(result.settings)}; peak memory {bytes_text(result.peak_rss_bytes)}")
-    rows = [_cells(row.plain()) for row in result.rows]
-    headings = ["what", "median", "min", "max", "unit", "runs", "limit", "share", "remark"]
-    used = [i for i in range(len(headings)) if i < 6 or any(row[i] for row in rows)]
-    print_table([headings[i] for i in used], [[row[i] for i in used] for row in rows])
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.items())
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    value, share = row["value"], row["share"]
-    figures = [figure(value[name]) for name in ("median", "low", "high")] if value else ["-", "", ""]
-    runs = str(value["runs"]) if value else ""
-    limit = figure(row["limit"]) if row["limit"] else ""
-    remark = "; ".join(part for part in (row["note"], row["limit_of"] and f"limit: {row['limit_of']}") if part)
-    return [row["what"], *figures, row["unit"], runs, limit, f"{share:.0%}" if share else "", remark]
-
-
-def figure(value: float) -> str:
-    """Three significant digits, and no more than the whole number for large ones."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

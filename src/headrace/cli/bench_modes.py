@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .bench import BenchFlags, Counts, Repeats, parse_counts, report
+from .bench_delivery import BenchFlags, Counts, Repeats, parse_counts, report
 from .flags import EngineFlags, flagged
 
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens per stream and run.")]

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from headrace._core import ExtraKeys, Scheduler
+from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
 from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
@@ -30,6 +28,7 @@ from .intake import Intake
 from .outputs import collect_deltas, end_delta
 from .owned import OwnedOutputs
 from .roles import ignored_message
+from .sequences import add_sequence
 from .stats import GraphSteps, StepCounts
 
 
@@ -303,23 +302,3 @@ class Engine:
             self._observer.close()
         deltas, self._deltas = self._deltas, []
         return deltas
-
-
-def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
-    """Adds a sequence to the core from plain fields (also read back from a recording). Raises ValueError."""
-    keys = ExtraKeys(adapter=fields.get("adapter", ""), salt=fields.get("salt", ""))
-    core.add(
-        seq_id,
-        np.asarray(fields["prompt"], dtype=np.int32),
-        max_tokens=fields["max_tokens"],
-        min_tokens=fields["min_tokens"],
-        eos_ids=fields["eos_ids"],
-        stop_ids=fields["stop_ids"],
-        ignore_eos=fields["ignore_eos"],
-        reads_cache=fields["reads_cache"],
-        priority=fields["priority"],
-        arrival=fields["arrival"],
-        keys=keys,
-        outputs=fields.get("outputs", []),
-        checkpoints=fields.get("checkpoints", []),
-    )

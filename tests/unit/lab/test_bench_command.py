@@ -11,7 +11,7 @@ import pytest
 from cli_models import SMALL, write_model
 from typer.testing import CliRunner, Result
 
-from headrace.cli.bench import figure, parse_counts
+from headrace.cli.bench_delivery import figure, parse_counts
 from headrace.cli.main import build_app
 from headrace.contract.errors import ConfigError
 
