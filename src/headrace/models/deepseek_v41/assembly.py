@@ -193,7 +193,7 @@ class _Assembly:
         return IndexerParams(self._coded(f"{at}wq_b"), self._plain(f"{at}weights_proj.weight"))
 
     def _engram(self, at: str, tables: HashTables) -> EngramParams:
-        table, scales = self.reader.coded(f"{at}embed")
+        table, scales = self.reader.mapped(f"{at}embed")
         gate = self.reader.floats(f"{at}q_weight") * self.reader.floats(f"{at}k_weight")
         return EngramParams(table, scales, tables, self._coded(f"{at}wkv"), gate)
 
