@@ -33,6 +33,7 @@ from headrace.models.deepseek_v41.params import LayerParams
 from headrace.models.deepseek_v41.quantise import decode_e4m3, pack_mxfp8, unpack_kv4
 from headrace.models.deepseek_v41.selection import best_blocks, best_entries, entries_of, index_scores
 from headrace.models.deepseek_v41.step import Step
+from headrace.models.deepseek_v41.vision import picture_features, place_picture
 
 BACKENDS = ("cpu", "reference")
 SHORT, SELECTED = ("p0", "p1"), ("p1", "p2", "p3")
@@ -288,6 +289,27 @@ def test_greedy_continuation(variant: str, prompt: str) -> None:
     assert greedy(runner, g.ids(prompt), safe) == g[f"{prompt}.greedy_ids"][:safe].tolist() or safe == 0
 
 
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def test_features_of_a_picture(variant: str) -> None:
+    g, of = goldens(variant), model(variant)
+    features = picture_features(of.arithmetic.ops, of.config, of.params.vision, g["image.pixels"], (6, 9))
+    assert (features - g["image.features"]).abs().max() <= 1e-4
+
+
+def test_logits_of_a_prompt_with_a_picture(variant: str) -> None:
+    """Its rows come from the tower, choose experts by their own bias, and are a wall to Engram."""
+    g, of = goldens(variant), model(variant)
+    features = picture_features(of.arithmetic.ops, of.config, of.params.vision, g["image.pixels"], (6, 9))
+    rows = of.embed(torch.tensor(g.ids("image"), dtype=torch.int32))
+    merged = place_picture(rows, g["image.types"], features, of.params.vision)
+    ours = of.logits(of.run(begin(of, g.ids("image")), merged))
+    limit = max(1e-3, 3 * g.stated["tensors"]["image.logits"]["disagreement"]["median_row_max"])
+    assert median_row(ours - g["image.logits"]) <= limit
+    assert median_row(of.logits(of.run(begin(of, g.ids("image")), rows)) - g["image.logits"]) > 0.1
+
+
 # -- drafting ---------------------------------------------------------------------------------------------------------
 
 
@@ -317,7 +339,7 @@ def test_drafts_after_a_prompt(variant: str, prompt: str) -> None:
     g, of = goldens(variant), model(variant)
     step = begin(of, g.ids(prompt))
     step.features = {}
-    of.run(step, torch.tensor(g.ids(prompt), dtype=torch.int32))
+    of.run(step, of.embed(torch.tensor(g.ids(prompt), dtype=torch.int32)))
     block = draft(of, g, prompt, torch.cat([step.features[n] for n in of.config.draft.taps], dim=1))
     assert block.ids.tolist() == g[f"{prompt}.draft_ids"].tolist()
     assert median_row(block.logits - g[f"{prompt}.draft_logits"]) <= 0.1

@@ -98,9 +98,8 @@ def test_attention_with_a_sink_against_the_plain_formula(backend: str) -> None:
 def test_keys_that_nobody_sees_change_no_bit() -> None:
     generator = torch.Generator().manual_seed(5)
     query, keys = torch.randn(1, 8, 512, generator=generator), torch.randn(40, 512, generator=generator)
-    few = attend(
-        resolve_ops("cpu", strict=True), query, keys[10:13], torch.ones(1, 3, dtype=torch.bool), torch.zeros(8)
-    )
+    ops, sink = resolve_ops("cpu", strict=True), torch.zeros(8)
+    few = attend(ops, query, keys[10:13], torch.ones(1, 3, dtype=torch.bool), sink)
     seen = torch.zeros(1, 40, dtype=torch.bool)
     seen[0, 10:13] = True
     assert torch.equal(attend(ops, query, keys, seen, sink), few)
