@@ -12,11 +12,16 @@ from typing import Any
 from headrace.api.text.tokenizer import load_tokenizer
 from headrace.contract.errors import ModelError, PullError
 from headrace.contract.layout import KVGroup, KVLayout
+from headrace.models.deepseek_v41.assembly import check
+from headrace.models.deepseek_v41.config import ARCHITECTURE as V41
+from headrace.models.deepseek_v41.records import kv_layout as record_layout
+from headrace.models.deepseek_v41.tensor_table import FP4, SCALE
 from headrace.models.dense.assembly import kv_layout, parameter_shapes
 from headrace.models.dense.config import DenseConfig, derive
-from headrace.models.dense.families import FAMILIES
+from headrace.models.registry import architectures
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
+from headrace.models.weights.checkpoint import Checkpoint
 from headrace.models.weights.gguf_header import read_header
 
 FLOAT_BYTES = 4  # KV is kept in float32
@@ -27,22 +32,50 @@ def model_facts(spec: str) -> dict[str, Any]:
     source = _local_source(spec)
     checkpoint = open_checkpoint(source.path, dummy_seed=0 if source.dummy else None)
     architecture = _architecture(checkpoint.source, checkpoint.config)
-    config = derive(architecture, checkpoint.config)
+    own = _v41_facts(checkpoint) if architecture == V41 else _dense_facts(derive(architecture, checkpoint.config))
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     return {
         "name": source.name,
         "path": str(source.path),
         "architecture": architecture,
-        "num_parameters": sum(prod(shape) for shape in parameter_shapes(config).values()),
         "formats": "no file (dummy weights)" if source.dummy else _formats(source.path),
         "size_bytes": _size_bytes(source.path),
+        **own,
+        "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
+    }
+
+
+def _dense_facts(config: DenseConfig) -> dict[str, Any]:
+    return {
+        "num_parameters": sum(prod(shape) for shape in parameter_shapes(config).values()),
         "context_tokens": config.max_positions,
         "num_layers": config.num_layers,
         "hidden_size": config.hidden_size,
         "num_heads": config.num_heads,
         "vocab_size": config.vocab_size,
         "kv": _kv(config, kv_layout(config)),
-        "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
+    }
+
+
+def _v41_facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Parameters are values, not bytes: two to a byte of experts, and no scales."""
+    config, table = check(checkpoint)
+    weights = [(stored.kind, prod(stored.shape)) for stored in table.values() if stored.kind != SCALE]
+    layout = record_layout(config)
+    groups = list(zip(layout.groups, layout.token_bytes))
+    return {
+        "num_parameters": sum(2 * count if kind == FP4 else count for kind, count in weights),
+        "context_tokens": config.max_positions,
+        "num_layers": config.num_layers,
+        "hidden_size": config.hidden_size,
+        "num_heads": config.num_heads,
+        "vocab_size": config.vocab_size,
+        "kv": {
+            "num_kv_heads": 1,
+            "head_dim": config.head_dim,
+            "bytes_per_token": sum(layout.token_bytes),
+            "groups": [_described(group, bytes_) for group, bytes_ in groups],
+        },
     }
 
 
@@ -55,8 +88,8 @@ def _local_source(spec: str) -> ModelSource:
 
 def _architecture(source: str, config: dict[str, Any]) -> str:
     named = config.get("architectures") or ["unknown"]
-    if named[0] not in FAMILIES:
-        raise ModelError(f"{source}: architectures", f"{named[0]!r} is unknown; known: {', '.join(sorted(FAMILIES))}")
+    if named[0] not in architectures():
+        raise ModelError(f"{source}: architectures", f"{named[0]!r} is unknown; known: {', '.join(architectures())}")
     return str(named[0])
 
 
@@ -66,16 +99,16 @@ def _kv(config: DenseConfig, layout: KVLayout) -> dict[str, Any]:
         "num_kv_heads": config.num_kv_heads,
         "head_dim": config.head_dim,
         "bytes_per_token": per_layer * layout.num_layers,
-        "groups": [_group(group, per_layer) for group in layout.groups],
+        "groups": [_described(group, per_layer * len(group.layers)) for group in layout.groups],
     }
 
 
-def _group(group: KVGroup, per_layer: int) -> dict[str, Any]:
+def _described(group: KVGroup, bytes_per_token: int) -> dict[str, Any]:
     return {
         "kind": group.kind.name.lower(),
         "window": group.window,
         "layers": ranges(group.layers),
-        "bytes_per_token": per_layer * len(group.layers),
+        "bytes_per_token": bytes_per_token,
     }
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.ops import Ops
-from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
+from headrace.models.context import ForwardContext, GroupIndex, Model
+from headrace.worker.kv_tensors import allocate_kv
 
 
 class PagedRunner:
@@ -23,20 +24,20 @@ class PagedRunner:
         num_groups = len(layout.groups)
         blocks = torch.arange(1, 1 + per_seq * num_groups * num_seqs, dtype=torch.int32)
         self.tables = blocks.view(per_seq, num_groups, num_seqs).permute(1, 2, 0).contiguous()
-        shape = (len(blocks) + 1, layout.num_kv_heads, block_size, layout.head_dim)
-        self.layers = [
-            LayerKV(torch.full(shape, torch.nan), torch.full(shape, torch.nan), layout.place(layer)[0])
-            for layer in range(layout.num_layers)
-        ]
+        self.layers = allocate_kv(layout, len(blocks) + 1, block_size, poison=True)
         self.lengths = [0] * num_seqs
 
     def step(self, work: dict[int, list[int]]) -> list[Tensor]:
         """Feed ``work[seq]`` to each sequence; hidden states (num_tokens, hidden) per sequence."""
+        return list(self.model.forward(self.context(work)).split([len(ids) for ids in work.values()]))
+
+    def context(self, work: dict[int, list[int]]) -> ForwardContext:
+        """The packed step that feeds ``work[seq]`` to each sequence, which then counts as done."""
         seqs, counts = list(work), [len(ids) for ids in work.values()]
         positions = [torch.arange(self.lengths[s], self.lengths[s] + len(work[s])) for s in seqs]
         for s in seqs:
             self.lengths[s] += len(work[s])
-        ctx = ForwardContext(
+        return ForwardContext(
             ops=self.ops,
             input_ids=torch.tensor([t for ids in work.values() for t in ids], dtype=torch.int32),
             positions=torch.cat(positions).int(),
@@ -45,7 +46,6 @@ class PagedRunner:
             groups=[self._group(g, seqs, positions) for g in range(len(self.model.kv_layout.groups))],
             layers=self.layers,
         )
-        return list(self.model.forward(ctx).split(counts))
 
     def logits(self, work: dict[int, list[int]]) -> list[Tensor]:
         return [self.model.logits(hidden) for hidden in self.step(work)]

@@ -19,6 +19,7 @@ from .engram_hash import HashTables, hash_tables, table_primes
 from .forward import V41Model
 from .params import (
     AttentionParams,
+    BiasedParams,
     CompressorParams,
     DraftParams,
     EngramParams,
@@ -29,6 +30,8 @@ from .params import (
     MixParams,
     MoEParams,
     V41Params,
+    VisionBlockParams,
+    VisionParams,
 )
 from .reading import TensorReader
 from .records import kv_layout
@@ -100,10 +103,10 @@ class _Assembly:
     def model(self, token_map: Tensor) -> V41Params:
         hashes = self._hashes(token_map)
         layers = tuple(self._layer(layer, hashes) for layer in range(self.config.num_layers))
-        draft = self._draft()
+        draft, vision = self._draft(), self._vision()
         embedding, head = self._plain("embed.weight"), self._plain("head.weight")
         self._count()
-        return V41Params(embedding, layers, self.reader.floats("norm.weight"), head, token_map, draft)
+        return V41Params(embedding, layers, self.reader.floats("norm.weight"), head, token_map, draft, vision)
 
     def _hashes(self, token_map: Tensor) -> dict[int, HashTables]:
         engram = self.config.engram
@@ -193,7 +196,7 @@ class _Assembly:
         return IndexerParams(self._coded(f"{at}wq_b"), self._plain(f"{at}weights_proj.weight"))
 
     def _engram(self, at: str, tables: HashTables) -> EngramParams:
-        table, scales = self.reader.coded(f"{at}embed")
+        table, scales = self.reader.mapped(f"{at}embed")
         gate = self.reader.floats(f"{at}q_weight") * self.reader.floats(f"{at}k_weight")
         return EngramParams(table, scales, tables, self._coded(f"{at}wkv"), gate)
 
@@ -212,6 +215,31 @@ class _Assembly:
             markov_head=self._plain(f"{last}markov_head.head.weight"),
             confidence=self._plain(f"{last}confidence_head.proj.weight"),
         )
+
+    def _vision(self) -> VisionParams:
+        floats = self.reader.floats
+        blocks = [self._vision_block(f"vision.blocks.{n}.") for n in range(self.config.vision.num_layers)]
+        return VisionParams(
+            patches=self._biased("vision.patch_embed.proj"),
+            blocks=tuple(blocks),
+            norm=floats("vision.norm.weight"),
+            align_in=self._biased("aligner.w1"),
+            align_out=self._biased("aligner.w2"),
+            marks=torch.stack([floats(f"image_{name}") for name in ("start", "newline", "end")]),
+        )
+
+    def _vision_block(self, at: str) -> VisionBlockParams:
+        return VisionBlockParams(
+            attention_norm=self.reader.floats(f"{at}norm1.weight"),
+            qkv=self._biased(f"{at}attn.wqkv"),
+            out=self._biased(f"{at}attn.wo"),
+            mlp_norm=self.reader.floats(f"{at}norm2.weight"),
+            gate_up=self._plain(f"{at}mlp.w1.weight"),
+            down=self._plain(f"{at}mlp.w2.weight"),
+        )
+
+    def _biased(self, name: str) -> BiasedParams:
+        return BiasedParams(self._plain(f"{name}.weight"), self.reader.floats(f"{name}.bias"))
 
     def _coded(self, *names: str) -> Weight:
         return self.ops.pack_weight([self.reader.matrix(name) for name in names])

@@ -30,7 +30,7 @@ def attend(ops: Ops, query: Tensor, keys: Tensor, visible: Tensor, sink: Tensor)
     """
     scores = ops.linear(query.flatten(0, 1), ops.pack_weight(keys), None).unflatten(0, query.shape[:2])
     scores = (scores * query.shape[-1] ** -0.5).masked_fill(~visible.unsqueeze(1), -torch.inf)
-    top = torch.maximum(scores.amax(2), sink) if keys.shape[0] else sink.expand(query.shape[:2])
+    top = torch.maximum(scores.amax(2), sink)
     weights = torch.exp((scores - top.unsqueeze(2)).contiguous())
     # A column of ones behind the values: the denominator is summed in the same order as the rest.
     columns = torch.cat((keys, torch.ones(len(keys), 1)), dim=1).t().contiguous()

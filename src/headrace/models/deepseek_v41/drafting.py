@@ -18,7 +18,6 @@ from .attention import attend, heads_of, project_out, query_latent, window_recor
 from .config import V41Config
 from .forward import V41Model
 from .layer import run_block
-from .mixing import first_pre
 from .params import LayerParams
 from .quantise import unpack_mxfp8
 from .step import Program
@@ -57,10 +56,10 @@ def draft_block(
     ``context``: per draft layer the records of the last positions before it, at most the window's.
     ``choose`` draws an id from one row of logits (V,).
     """
-    config, draft = model.config, model.config.draft
+    draft = model.config.draft
     ids = torch.tensor([token, *[draft.noise_id] * (draft.block - 1)], dtype=torch.int32)
     positions = torch.arange(position, position + draft.block)
-    trunk, pre = model.embed(ids), first_pre(draft.block, config.streams)
+    trunk, pre = model.spread(model.embed(ids))
     program = _program(model)
     no_images = torch.zeros(draft.block, dtype=torch.bool)
     for layer, records in zip(model.params.draft.layers, context):

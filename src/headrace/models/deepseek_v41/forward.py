@@ -30,22 +30,26 @@ class V41Model:
 
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden): the streams' last collapse, before the final norm."""
-        return self.run(self.begin(ctx), ctx.input_ids)
+        return self.run(self.begin(ctx), self.embed(ctx.input_ids))
 
     def begin(self, ctx: ForwardContext) -> Step:
         return begin_step(ctx, self.config, self.params.token_map, self.mode)
 
-    def run(self, step: Step, input_ids: Tensor) -> Tensor:
-        """All layers for a step that was begun."""
-        trunk, pre = self.embed(input_ids), first_pre(step.num_tokens, self.config.streams)
+    def run(self, step: Step, rows: Tensor) -> Tensor:
+        """All layers for a step that was begun, from embedded ``rows`` (T, hidden)."""
+        trunk, pre = self.spread(rows)
         for layer, params in enumerate(self.params.layers):
             trunk, pre = run_layer(step, layer, params, trunk, pre)
         return self.collapse(trunk, pre)
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """(T,) -> (T, m, hidden): every stream starts as the token's embedding."""
-        rows = self.arithmetic.ops.embedding(input_ids, self.params.embedding)
-        return rows.unsqueeze(1).repeat(1, self.config.streams, 1)
+        """(T,) -> (T, hidden)."""
+        return self.arithmetic.ops.embedding(input_ids, self.params.embedding)
+
+    def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Trunk (T, m, hidden) and first pre-mix (T, m): every stream starts as the token's embedding."""
+        streams = self.config.streams
+        return rows.unsqueeze(1).repeat(1, streams, 1), first_pre(len(rows), streams)
 
     def collapse(self, trunk: Tensor, pre: Tensor) -> Tensor:
         """The last sub-layer's pre-mix, which no sub-layer reads, joins the streams."""

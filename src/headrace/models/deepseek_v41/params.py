@@ -125,6 +125,38 @@ class DraftParams:
 
 
 @dataclass(frozen=True, slots=True)
+class BiasedParams:
+    """A matrix with a bias."""
+
+    weight: Weight
+    bias: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class VisionBlockParams:
+    """qkv (3 * width, width), out (width, width) · gate_up (2 * inner, width), down (width, inner), without bias."""
+
+    attention_norm: Tensor
+    qkv: BiasedParams
+    out: BiasedParams
+    mlp_norm: Tensor
+    gate_up: Weight
+    down: Weight
+
+
+@dataclass(frozen=True, slots=True)
+class VisionParams:
+    """Tower and aligner. marks (3, hidden): what stands for a picture's start, the ends of its rows, its end."""
+
+    patches: BiasedParams
+    blocks: tuple[VisionBlockParams, ...]
+    norm: Tensor
+    align_in: BiasedParams
+    align_out: BiasedParams
+    marks: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class V41Params:
     """The whole model. token_map (vocab,) int32: compressed ids that Engram hashes, empty without Engram."""
 
@@ -134,3 +166,4 @@ class V41Params:
     head: Weight
     token_map: Tensor
     draft: DraftParams
+    vision: VisionParams

@@ -81,12 +81,16 @@ class TensorReader:
         return narrow if torch.equal(narrow.to(torch.float32), values) else values
 
     def coded(self, name: str) -> tuple[Tensor, Tensor]:
-        """Bytes of ``name.weight`` and of ``name.scale``. Errors: ModelError for a scale or code that is no number."""
-        codes = self._checkpoint.raw(self._names[f"{name}.weight"]).view(torch.uint8)
-        scale = self._checkpoint.raw(self._names[f"{name}.scale"]).view(torch.uint8)
+        """Bytes of ``name.weight`` and of ``name.scale``. Errors: ModelError for a scale that is no number."""
+        codes, scale = self.mapped(name)
         if (scale == NOT_A_NUMBER).any():
             raise ModelError(f"{self.source}: {name}.scale", "holds a scale that is not a number")
         return codes, scale
+
+    def mapped(self, name: str) -> tuple[Tensor, Tensor]:
+        """The same, unread: views of the mapped file."""
+        codes, scale = (self._checkpoint.raw(self._names[f"{name}.{part}"]) for part in ("weight", "scale"))
+        return codes.view(torch.uint8), scale.view(torch.uint8)
 
 
 def _strip_prefix(checkpoint: RawCheckpoint) -> dict[str, str]:

@@ -4,7 +4,7 @@
 * *window* groups (sliding): window KV, as many layers per group as come near the compressed group's bytes, since a
   block id costs the same in every group;
 * the *look-back* group (a short sliding window): compressed token ids for Engram, and the open pair of ratio-2
-  compressors. Of the latter a block holds a small ring: an entry is needed until its partner comes, one token later.
+  compressors. Of the latter a block holds the newest: an entry is needed until its partner comes, one token later.
 
 With everything in blocks, prefix cache, preemption and forks need nothing of their own. Byte formats: ``quantise``.
 """
@@ -23,7 +23,9 @@ from headrace.models.context import GroupIndex
 from .config import V41Config
 
 BLOCK_MULTIPLE = 2  # the ratios divide it: no compressed row straddles blocks
-OPEN_ROWS = 4  # even positions whose halves a block keeps: as far as drafts may be taken back
+# Open pairs that a block keeps. One will do while no step takes tokens back; rejected drafts would need one more for
+# every two of them.
+OPEN_ROWS = 1
 ID_BYTES = 4
 
 

@@ -1,0 +1,42 @@
+"""The golden V4.1 checkpoint as a user loads it: from its folder, by ``LLM``, with its own tokenizer."""
+
+from __future__ import annotations
+
+import pytest
+from v41_data import VARIANTS, folder, goldens
+
+from headrace import LLM, SamplingParams
+from headrace.contract.errors import ConfigError
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_prompt_logprobs_and_generation(variant: str) -> None:
+    g = goldens(variant)
+    ids, logits = g.ids("p1"), g["p1.logits"]
+    with LLM(str(folder(variant)), dtype="float32", max_model_len=256, kv_memory=64 << 20) as llm:
+        params = SamplingParams(temperature=0, max_tokens=16, prompt_logprobs=0, ignore_eos=True)
+        [output] = llm.generate({"prompt_token_ids": ids}, params)
+        [text] = llm.generate("The library has many old books", SamplingParams(temperature=0, max_tokens=4))
+    assert text.outputs[0].token_ids
+    safe = g.stated["tensors"]["p1.greedy_ids"]["leading_tokens_with_margin_over_twice_the_disagreement"]
+    assert list(output.outputs[0].token_ids[:safe]) == g["p1.greedy_ids"][:safe].tolist()
+    stated = logits.log_softmax(1)
+    assert output.prompt_logprobs is not None
+    differences = sorted(
+        abs(entry[token].logprob - float(stated[at, token]))
+        for at, (token, entry) in enumerate(zip(ids[1:], output.prompt_logprobs[1:]))
+        if entry is not None
+    )
+    assert len(differences) == len(ids) - 1
+    assert differences[len(differences) // 2] <= g.median_limit("p1.logits")
+
+
+def test_the_rounded_mode_is_what_auto_means() -> None:
+    with LLM(str(folder()), max_model_len=256, kv_memory=64 << 20) as llm:
+        [output] = llm.generate("Once upon a time", SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
+    assert len(output.outputs[0].token_ids) == 4
+
+
+def test_blocks_that_would_cut_a_pair_are_refused() -> None:
+    with pytest.raises(ConfigError, match="block_size"):
+        LLM(str(folder()), block_size=7)

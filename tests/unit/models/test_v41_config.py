@@ -1,0 +1,252 @@
+"""V4.1 configurations: what is derived from them, and one refusal per rule, each naming its key."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from headrace.contract.errors import ConfigError
+from headrace.models.deepseek_v41.config import derive_v41
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 512,
+    "qk_rope_head_dim": 64,
+    "q_lora_rank": 128,
+    "o_lora_rank": 64,
+    "o_groups": 2,
+    "sliding_window": 128,
+    "rope_theta": 10000,
+    "compress_rope_theta": 160000,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 16,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "original_max_position_embeddings": 65536,
+    },
+    "max_position_embeddings": 16384,
+    "rms_norm_eps": 1e-20,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "tie_word_embeddings": False,
+    "swiglu_limit": 10.0,
+    "compress_ratios": [0, 2, 2, 2, 1, 1, 1, 1, 0, 0],
+    "kv_source_layer_ids": [1, 4],
+    "index_source_layer_ids": [1, 3, 4, 6],
+    "index_n_heads": 16,
+    "index_head_dim": 128,
+    "index_topk": 64,
+    "candidate_source_layer_id": 4,
+    "candidate_topk_blocks": 64,
+    "candidate_block_size": 8,
+    "hc_mult": 4,
+    "hc_sinkhorn_iters": 20,
+    "hc_eps": 1e-6,
+    "hc_shifted": True,
+    "moe_intermediate_size": 128,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "scoring_func": "sqrtsoftplus",
+    "topk_method": "noaux_tc",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.5,
+    "engram_layer_ids": [1, 3],
+    "engram_max_ngram_size": 4,
+    "engram_vocab_size": 1009,
+    "engram_n_heads": 2,
+    "engram_head_dim": 128,
+    "engram_pad_token_id": 2,
+    "engram_compressed_vocab_size": 1,
+    "num_nextn_predict_layers": 2,
+    "dspark_block_size": 5,
+    "dspark_noise_token_id": 2000,
+    "dspark_target_layer_ids": [5, 6, 7],
+    "dspark_target_attn_input": True,
+    "dspark_markov_rank": 64,
+    "dspark_n_routed_experts": 4,
+    "dspark_num_experts_per_tok": 2,
+    "use_fp4_sparse_kv": True,
+}
+CONFIG: dict[str, Any] = {
+    "architectures": ["DeepseekV41ForCausalLM"],
+    "model_type": "deepseek_v41",
+    "dtype": "bfloat16",
+    "pad_token_id": 2,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "image_token_id": 1999,
+    "quantization_config": {
+        "quant_method": "fp8",
+        "expert_dtype": "fp4",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [32, 32],
+        "scale_fmt": "ue8m0",
+    },
+    "text_config": TEXT,
+    "vision_config": {
+        "hidden_size": 64,
+        "downsample_ratio": 3,
+        "patch_size": 14,
+        "max_image_tokens": 64,
+        "min_pixels": 3136,
+        "max_wh_ratio": None,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+        "rope_theta": 10000,
+    },
+}
+ABSENT = object()
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The configuration with keys replaced or, with ``ABSENT``, dropped; ``section__key`` reaches into a section."""
+    config = copy.deepcopy(CONFIG)
+    for name, value in changes.items():
+        *sections, key = name.split("__")
+        at = config
+        for section in sections:
+            at = at[section]
+        if value is ABSENT:
+            del at[key]
+        else:
+            at[key] = value
+    return config
+
+
+def text(**changes: Any) -> dict[str, Any]:
+    return changed(**{f"text_config__{key}": value for key, value in changes.items()})
+
+
+def test_roles_of_the_layers() -> None:
+    topology = derive_v41(CONFIG).topology
+    assert topology.first_decoder == 4
+    assert topology.kv_sources == (0, 1, 1, 1, 4, 4, 4, 4)
+    assert topology.index_sources == (0, 1, 1, 3, 4, 4, 6, 6)
+    assert topology.index_key_sources == topology.kv_sources
+    assert [n for n in range(8) if topology.owns_kv(n)] == [1, 4]
+    assert [n for n in range(8) if topology.owns_index(n)] == [1, 3, 4, 6]
+    assert [n for n in range(8) if topology.chooses_among_candidates(n)] == [5, 6, 7]
+
+
+def test_the_released_topology_is_accepted() -> None:
+    released = text(
+        num_hidden_layers=40,
+        compress_ratios=[0, 0] + [2] * 18 + [1] * 20 + [0] * 3,
+        kv_source_layer_ids=[2, 8, 14, 20],
+        index_source_layer_ids=[2, 8, 14, 20, 24, 28, 32, 36],
+        index_topk=512,
+        candidate_source_layer_id=20,
+        candidate_topk_blocks=2048,
+        engram_layer_ids=[1, 14],
+        num_nextn_predict_layers=3,
+        dspark_target_layer_ids=[37, 38, 39],
+    )
+    topology = derive_v41(released).topology
+    assert topology.first_decoder == 20
+    assert topology.kv_sources[19:22] == (14, 20, 20)
+    assert topology.index_sources[23:25] == (20, 24)
+
+
+@pytest.mark.parametrize("off", [None, -1])
+def test_candidate_blocks_can_be_off(off: int | None) -> None:
+    assert derive_v41(text(candidate_source_layer_id=off)).topology.candidates is None
+
+
+@pytest.mark.parametrize("absent", ["rope_scaling", "hc_shifted", "dspark_target_attn_input", "use_fp4_sparse_kv"])
+def test_what_may_be_absent(absent: str) -> None:
+    assert derive_v41(text(**{absent: ABSENT}))
+
+
+def test_no_engram_without_layers() -> None:
+    assert derive_v41(text(engram_layer_ids=[])).engram is None
+
+
+RATIOS = TEXT["compress_ratios"]
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "another model type": ("model_type", changed(model_type="deepseek_v3")),
+    "another dtype": ("dtype", changed(dtype="float16")),
+    "no pad id": ("pad_token_id", changed(pad_token_id=ABSENT)),
+    "no bos id": ("bos_token_id", changed(bos_token_id=ABSENT)),
+    "no eos id": ("eos_token_id", changed(eos_token_id=ABSENT)),
+    "image id 0": ("image_token_id", changed(image_token_id=0)),
+    "no quantisation": ("quantization_config", changed(quantization_config=ABSENT)),
+    "no text": ("text_config", changed(text_config=ABSENT)),
+    "no vision": ("vision_config", changed(vision_config=ABSENT)),
+    "quantisation method": ("quant_method", changed(quantization_config__quant_method="awq")),
+    "expert storage": ("expert_dtype", changed(quantization_config__expert_dtype="fp8")),
+    "static activations": ("activation_scheme", changed(quantization_config__activation_scheme="static")),
+    "tiles": ("weight_block_size", changed(quantization_config__weight_block_size=[128, 128])),
+    "scales": ("scale_fmt", changed(quantization_config__scale_fmt="float")),
+    "wide pictures": ("max_wh_ratio", changed(vision_config__max_wh_ratio=0.5)),
+    "no patch size": ("patch_size", changed(vision_config__patch_size=ABSENT)),
+    "activation": ("hidden_act", text(hidden_act="gelu")),
+    "attention bias": ("attention_bias", text(attention_bias=True)),
+    "attention dropout": ("attention_dropout", text(attention_dropout=0.1)),
+    "two kv heads": ("num_key_value_heads", text(num_key_value_heads=2)),
+    "scoring": ("scoring_func", text(scoring_func="softmax")),
+    "expert choice": ("topk_method", text(topk_method="greedy")),
+    "weights not normed": ("norm_topk_prob", text(norm_topk_prob=False)),
+    "two shared experts": ("n_shared_experts", text(n_shared_experts=2)),
+    "tied head": ("tie_word_embeddings", text(tie_word_embeddings=True)),
+    "unshifted mixing": ("hc_shifted", text(hc_shifted=False)),
+    "another tap": ("dspark_target_attn_input", text(dspark_target_attn_input=False)),
+    "8-bit compressed KV": ("use_fp4_sparse_kv", text(use_fp4_sparse_kv=False)),
+    "one ratio short": ("compress_ratios", text(compress_ratios=RATIOS[:-1])),
+    "drafts that compress": ("compress_ratios", text(compress_ratios=[*RATIOS[:-1], 1])),
+    "ratio 4": ("compress_ratios", text(compress_ratios=[0, 4, 4, 4, 1, 1, 1, 1, 0, 0])),
+    "no decoder half": ("compress_ratios", text(compress_ratios=[0, 2, 2, 2, 2, 2, 2, 2, 0, 0])),
+    "window-only after the first source": ("compress_ratios", text(compress_ratios=[0, 2, 0, 2, 1, 1, 1, 1, 0, 0])),
+    "compressed before any source": ("compress_ratios", text(compress_ratios=[2, 2, 2, 2, 1, 1, 1, 1, 0, 0])),
+    "no sources": ("kv_source_layer_ids", text(kv_source_layer_ids=[])),
+    "sources not a list": ("kv_source_layer_ids", text(kv_source_layer_ids=4)),
+    "source out of range": ("index_source_layer_ids", text(index_source_layer_ids=[1, 3, 4, 8])),
+    "source twice": ("index_source_layer_ids", text(index_source_layer_ids=[1, 3, 3, 4])),
+    "sources out of order": ("kv_source_layer_ids", text(kv_source_layer_ids=[4, 1])),
+    "no kv source at the decoder": ("kv_source_layer_ids", text(kv_source_layer_ids=[1])),
+    "kv source in the middle of the decoder": (
+        "kv_source_layer_ids",
+        text(kv_source_layer_ids=[1, 5], index_source_layer_ids=[1, 5]),
+    ),
+    "kv source without index": ("index_source_layer_ids", text(index_source_layer_ids=[1, 3, 6])),
+    "index keys without kv": ("index_k_source_layer_ids", text(index_k_source_layer_ids=[1, 3])),
+    "index without its keys": ("index_source_layer_ids", text(index_k_source_layer_ids=[1, 2, 4])),
+    "candidate key missing": ("candidate_source_layer_id", text(candidate_source_layer_id=ABSENT)),
+    "candidate source no index source": ("candidate_source_layer_id", text(candidate_source_layer_id=5)),
+    "candidate source of another ratio": ("candidate_source_layer_id", text(candidate_source_layer_id=3)),
+    "candidate source out of range": ("candidate_source_layer_id", text(candidate_source_layer_id=8)),
+    "candidate blocks not by 8": ("candidate_topk_blocks", text(candidate_topk_blocks=12)),
+    "no candidate blocks": ("candidate_topk_blocks", text(candidate_topk_blocks=0)),
+    "big candidate blocks": ("candidate_block_size", text(candidate_block_size=32)),
+    "more entries than candidates": ("index_topk", text(index_topk=1024)),
+    "engram without compressed ids": ("engram_compressed_vocab_size", text(engram_compressed_vocab_size=0)),
+    "engram out of range": ("engram_layer_ids", text(engram_layer_ids=[1, 8])),
+    "unigrams only": ("engram_max_ngram_size", text(engram_max_ngram_size=1)),
+    "engram rows not by 32": ("engram_head_dim", text(engram_head_dim=100)),
+    "taps out of range": ("dspark_target_layer_ids", text(dspark_target_layer_ids=[6, 7, 8])),
+    "more experts than there are": ("num_experts_per_tok", text(num_experts_per_tok=9)),
+    "more draft experts than there are": ("dspark_num_experts_per_tok", text(dspark_num_experts_per_tok=5)),
+    "heads not in groups": ("num_attention_heads", text(o_groups=3)),
+    "odd rotary dims": ("qk_rope_head_dim", text(qk_rope_head_dim=63)),
+    "rotary wider than index keys": ("qk_rope_head_dim", text(qk_rope_head_dim=256)),
+    "head not by 32": ("head_dim", text(head_dim=500)),
+    "another rope scaling": ("rope_scaling", text(rope_scaling={"type": "linear", "factor": 2})),
+    "ramp upside down": ("beta_fast", text(rope_scaling={**TEXT["rope_scaling"], "beta_fast": 1})),
+    "a window of one": ("sliding_window", text(sliding_window=1)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    key, config = REFUSED[name]
+    with pytest.raises(ConfigError, match=key):
+        derive_v41(config)
