@@ -11,10 +11,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import StepCost
 from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.engine import Engine
 from headrace.engine.process import ProcessClient
@@ -32,8 +35,7 @@ def build_in_child(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
     from .launch import launch
 
     launched = launch(resolve(settings))
-    facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len, "pool": launched.pool.words}
-    return launched.engine, facts
+    return launched.engine, launched.facts | {"pool": launched.pool.words}
 
 
 def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tokenizer | None, dict[str, Any]]:
@@ -41,8 +43,7 @@ def _connect(config: EngineConfig, own_process: bool) -> tuple[EngineClient, Tok
         from .launch import launch
 
         launched = launch(config)
-        facts = {"vocab_size": launched.vocab_size, "max_model_len": launched.max_model_len}
-        return ThreadClient(launched.engine), launched.tokenizer, facts
+        return ThreadClient(launched.engine), launched.tokenizer, launched.facts
     source = resolve_model(config.model.model, offline=config.model.offline)
     client = ProcessClient(build_in_child, asdict(config))
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
@@ -71,7 +72,7 @@ class AsyncLLM:
 
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
-        """Over an engine that runs already. ``facts``: ``vocab_size`` and ``max_model_len``."""
+        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len`` and perhaps ``step_cost``."""
         llm = cls.__new__(cls)
         llm._connect_to(client, tokenizer, facts)
         return llm
@@ -81,6 +82,8 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.vocab_size: int = facts["vocab_size"]
         self.max_model_len: int = facts["max_model_len"]
+        cost = facts.get("step_cost")
+        self.step_cost = None if cost is None else msgspec.convert(cost, StepCost)
         self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len)
         self._live: set[str] = set()
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from headrace import env
 from headrace._core import Scheduler
 from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
+from headrace.contract.stats import StepCost
 from headrace.engine.engine import Engine
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
@@ -45,6 +49,13 @@ class Launched:
     vocab_size: int
     max_model_len: int
     pool: PoolSize
+    step_cost: StepCost | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For a front, perhaps in another process. ``step_cost`` is missing where the model does not tell it."""
+        cost = {} if self.step_cost is None else {"step_cost": msgspec.to_builtins(self.step_cost)}
+        return {"vocab_size": self.vocab_size, "max_model_len": self.max_model_len, **cost}
 
 
 def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launched:
@@ -77,7 +88,9 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
     )
-    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
+    return Launched(
+        engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, getattr(model, "step_cost", None)
+    )
 
 
 def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:

@@ -227,8 +227,10 @@ class Engine:
                 raise step.error
             result = self.worker.collect(step.handle, self._timeout_s)
         except Exception as error:
+            self._counts.finished()
             self._fail(step, error)
             return
+        self._counts.finished()
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)

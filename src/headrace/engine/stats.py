@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
 
 from headrace._core import Scheduler
 from headrace.contract.plan import StepPlan
@@ -24,13 +28,31 @@ class StepCounts:
         self.decode_tokens = 0
         self.sampled_tokens = 0
         self.token_budget_left = 0
+        self.prefill_steps = 0
+        self.mixed_steps = 0
+        self.attended = 0
+        self.busy_s = 0.0
+        self._under_way: deque[float] = deque()  # when each step was launched; they finish in order
+        self._free_since_s = 0.0
 
     def launched(self, plan: StepPlan) -> None:
         """A slice of one token decodes; longer slices are prefill (or carry drafts)."""
         self.steps += 1
         self.scheduled_tokens += plan.total_tokens
-        self.decode_tokens += int((plan.num_scheduled == 1).sum())
+        lengths, before = plan.num_scheduled.astype(np.int64), plan.num_computed.astype(np.int64)
+        num_decoding = int((lengths == 1).sum())
+        self.decode_tokens += num_decoding
+        self.prefill_steps += num_decoding == 0
+        self.mixed_steps += 0 < num_decoding < len(lengths)
+        self.attended += int((lengths * before + lengths * (lengths + 1) // 2).sum())
         self.token_budget_left = plan.token_budget_left
+        self._under_way.append(perf_counter())
+
+    def finished(self) -> None:
+        """The oldest step is over. Steps that overlap share their time."""
+        now = perf_counter()
+        self.busy_s += now - max(self._under_way.popleft(), self._free_since_s)
+        self._free_since_s = now
 
     def snapshot(self) -> EngineStats:
         core = self._core
@@ -47,6 +69,10 @@ class StepCounts:
             scheduled_tokens=self.scheduled_tokens,
             decode_tokens=self.decode_tokens,
             sampled_tokens=self.sampled_tokens,
+            prefill_steps=self.prefill_steps,
+            mixed_steps=self.mixed_steps,
+            attended=self.attended,
+            busy_s=self.busy_s,
             token_budget_left=self.token_budget_left,
             graph_steps=self._graph_steps(),
         )
