@@ -10,10 +10,13 @@ import copy
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import StepCost
 from headrace.engine.client import EngineClient
 
 from .assembly import Assembly
@@ -47,8 +50,8 @@ class AsyncLLM:
 
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
-        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``, and ``deterministic``
-        where it is."""
+        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``; ``deterministic`` and
+        ``step_cost`` where they are known."""
         llm = cls.__new__(cls)
         llm._connect_to(client, tokenizer, facts)
         return llm
@@ -58,6 +61,8 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.vocab_size: int = facts["vocab_size"]
         self.max_model_len: int = facts["max_model_len"]
+        cost = facts.get("step_cost")
+        self.step_cost = None if cost is None else msgspec.convert(cost, StepCost)
         deterministic = bool(facts.get("deterministic"))
         self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic)
         self._live: set[str] = set()

@@ -14,6 +14,7 @@ from headrace._core import Scheduler
 from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
+from headrace.contract.stats import StepCost
 from headrace.engine.engine import Engine
 from headrace.engine.roles import RoleConfig, make_cadence
 from headrace.engine.roles import core_settings as role_settings
@@ -57,6 +58,7 @@ class Launched:
     pool: PoolSize
     notes: tuple[str, ...] = ()
     """What the deterministic mode changed, in words."""
+    step_cost: StepCost | None = None
 
 
 def launch(
@@ -107,7 +109,8 @@ def launch(
         guard=guard,
         drafting=open_drafting(config),
     )
-    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, settled.words)
+    cost = getattr(model, "step_cost", None)
+    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, settled.words, cost)
 
 
 def open_guard(config: EngineConfig) -> LaunchGuard:

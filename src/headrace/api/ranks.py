@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace import env
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError
@@ -86,7 +88,8 @@ def facts_of(launched: Launched) -> tuple[Engine, dict[str, Any]]:
     """The engine, and what a front in another process must know of it."""
     names = ("vocab_size", "max_model_len", "model_name")
     facts = {name: getattr(launched, name) for name in names}
-    return launched.engine, facts | {"pool": dataclasses.asdict(launched.pool)}
+    cost = {} if launched.step_cost is None else {"step_cost": msgspec.to_builtins(launched.step_cost)}
+    return launched.engine, facts | {"pool": dataclasses.asdict(launched.pool)} | cost
 
 
 def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:

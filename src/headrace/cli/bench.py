@@ -40,6 +40,8 @@ def bench_app() -> typer.Typer:
 
     app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
     app.callback()(_group)
+    from .bench_serve import bench_serve_command  # it needs the flags of this file
+
     commands: dict[str, Callable[..., None]] = {
         "latency": latency,
         "prefill": prefill,
@@ -54,6 +56,7 @@ def bench_app() -> typer.Typer:
         "ops": ops,
         "profile": profile,
         "peers": peers,
+        "serve": bench_serve_command,
     }
     for name, command in commands.items():
         app.command(name, cls=GuardedCommand)(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -19,6 +20,7 @@ from .loading import check_model_name
 
 if TYPE_CHECKING:
     from headrace.api.http.app import AppSettings
+    from headrace.api.http.arrivals import Observer
     from headrace.api.http.host import EngineHost, HostLimits
     from headrace.api.http.server import ServerSettings
     from headrace.api.tenants.tenancy import Tenancy
@@ -40,6 +42,10 @@ ToolParser = Annotated[str, typer.Option(help="How answers spell tool calls: aut
 ReasoningParser = Annotated[str, typer.Option(help="How answers mark thoughts: auto, none, think.")]
 Tenants = Annotated[Path | None, typer.Option(help="The tenants' file; without it nobody needs a key.")]
 UsageDb = Annotated[Path | None, typer.Option(help="Where usage is kept; by default beside the tenants' file.")]
+LogRequests = Annotated[bool, typer.Option("--log-requests", help="A line of JSON per request on stderr; no content.")]
+Otlp = Annotated[str | None, typer.Option(help="OTLP/HTTP collector for spans, such as http://host:4318/v1/traces.")]
+Profile = Annotated[bool, typer.Option("--profile", help="Serve POST /debug/profile.")]
+Peak = Annotated[float, typer.Option(min=0, help="Peak GFLOP/s of this machine, for the MFU of dashboards.")]
 Vllm = Annotated[bool, typer.Option("--vllm-metrics", help="Export metrics under vLLM's names as well.")]
 
 
@@ -62,6 +68,10 @@ def serve(
     reasoning_parser: ReasoningParser = "auto",
     tenants: Tenants = None,
     usage_db: UsageDb = None,
+    log_requests: LogRequests = False,
+    otlp_endpoint: Otlp = None,
+    profile: Profile = False,
+    peak_gflops: Peak = 0.0,
 ) -> None:
     """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /metrics and more."""
     check_extra()
@@ -80,6 +90,7 @@ def serve(
         max_open=min(max_open, config.scheduler.max_waiting),
         keep_alive_s=keep_alive,
         max_body_bytes=parse_size("max_body", max_body),
+        peak_flops=peak_gflops * 1e9,
     )
     cert, key = (None if path is None else str(path) for path in (tls_cert, tls_key))
     settings = ServerSettings(host, port, cert, key, drain)
@@ -88,8 +99,9 @@ def serve(
     if tenants is not None:
         tenancy = _open_tenancy(tenants, usage_db or tenants.with_suffix(".usage.sqlite"), config.scheduler)
         config = _fair(config)
-    app = AppSettings(cors_origin or [], vllm_metrics)
-    _run(lambda: _open_host(config, names, limits, parsers, tenancy), settings, app, report.verbose)
+    app = AppSettings(cors_origin or [], vllm_metrics, profile)
+    observers = _observers(log_requests, otlp_endpoint)
+    _run(lambda: _open_host(config, names, limits, parsers, tenancy, observers), settings, app, report.verbose)
 
 
 def check_extra() -> None:
@@ -128,10 +140,32 @@ def _open_tenancy(path: Path, usage_db: Path, engine: SchedulerConfig) -> Tenanc
     return Tenancy(Registry.load(path), UsageBook(usage_db), TenancyLimits(engine.max_seqs, engine.token_budget))
 
 
+def _observers(log_requests: bool, otlp_endpoint: str | None) -> list[Observer]:
+    from headrace.api.http.arrivals import log, log_request
+    from headrace.api.http.spans import SpanObserver, open_tracer
+
+    observers: list[Observer] = []
+    if log_requests:
+        log.setLevel(logging.INFO)
+        log.addHandler(logging.StreamHandler())
+        log.propagate = False
+        observers.append(log_request)
+    if otlp_endpoint is not None:
+        observers.append(SpanObserver(open_tracer(otlp_endpoint)))
+    return observers
+
+
 def _open_host(
-    config: EngineConfig, names: list[str], limits: HostLimits, parsers: ParserChoice, tenancy: Tenancy | None
+    config: EngineConfig,
+    names: list[str],
+    limits: HostLimits,
+    parsers: ParserChoice,
+    tenancy: Tenancy | None,
+    observers: list[Observer],
 ) -> EngineHost:
     from headrace.api.async_llm import AsyncLLM
     from headrace.api.http.host import EngineHost
 
-    return EngineHost(lambda: AsyncLLM(own_process=True, config=config), names, limits, parsers, tenancy)
+    host = EngineHost(lambda: AsyncLLM(own_process=True, config=config), names, limits, parsers, tenancy)
+    host.observers += observers
+    return host

@@ -31,6 +31,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in.
     ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
     ``votes`` counts a voted group's decisions by what came of them, ``vote_wait_s`` is the time spent on them.
+    ``attended`` counts pairs of a computed token and a position it may look at. ``busy_s``: seconds with a step under
+    way. ``prefill_steps``, ``mixed_steps``: steps of prompts only, and of prompts and decoding together.
     """
 
     running: int = 0
@@ -41,10 +43,14 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_hits: int = 0
     preemptions: int = 0
     steps: int = 0
+    prefill_steps: int = 0
+    mixed_steps: int = 0
     failed_steps: int = 0
     scheduled_tokens: int = 0
     decode_tokens: int = 0
     sampled_tokens: int = 0
+    attended: int = 0
+    busy_s: float = 0.0
     token_budget_left: int = 0
     verified_drafts: int = 0
     accepted_drafts: int = 0
@@ -78,3 +84,18 @@ def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
 
 _KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if isinstance(f.default_factory, type))
 _NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, "overlap"))
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """Floating-point operations of a forward pass, a multiply-add counting two: per token computed, per pair that
+    ``attended`` counts (windows left out: an upper bound there), per token drawn."""
+
+    token: int
+    attended: int
+    sampled: int
+
+    def of(self, stats: EngineStats) -> int:
+        """Operations since the engine's start."""
+        return (
+            stats.scheduled_tokens * self.token + stats.attended * self.attended + stats.sampled_tokens * self.sampled
+        )

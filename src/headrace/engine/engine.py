@@ -256,8 +256,10 @@ class Engine:
             finally:
                 self._counts.overlap.wait_ends()
         except Exception as error:
+            self._counts.finished()
             self._fail(step, error)
             return
+        self._counts.finished()
         self._outputs.take(result)
         self._counts.overlap.finished(result.times)
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
 
 from headrace._core import Scheduler
 from headrace.contract.plan import StepPlan
@@ -33,15 +37,32 @@ class StepCounts:
         self.verified_drafts = 0
         self.accepted_drafts = 0
         self.speculating = False
+        self.prefill_steps = 0
+        self.mixed_steps = 0
+        self.attended = 0
+        self.busy_s = 0.0
+        self._under_way: deque[float] = deque()  # when each step was launched; they finish in order
+        self._free_since_s = 0.0
 
     def launched(self, plan: StepPlan) -> None:
         """A slice of one token decodes, whatever drafts it has; longer slices are prefill. Drafts are counted when it
         is known how many there were."""
         self.steps += 1
-        known = plan.num_scheduled - plan.num_drafts
+        known, before = (plan.num_scheduled - plan.num_drafts).astype(np.int64), plan.num_computed.astype(np.int64)
+        num_decoding = int((known == 1).sum())
         self.scheduled_tokens += int(known.sum())
-        self.decode_tokens += int((known == 1).sum())
+        self.decode_tokens += num_decoding
+        self.prefill_steps += num_decoding == 0
+        self.mixed_steps += 0 < num_decoding < len(known)
+        self.attended += int((known * before + known * (known + 1) // 2).sum())
         self.token_budget_left = plan.token_budget_left
+        self._under_way.append(perf_counter())
+
+    def finished(self) -> None:
+        """The oldest step is over. Steps that overlap share their time."""
+        now = perf_counter()
+        self.busy_s += now - max(self._under_way.popleft(), self._free_since_s)
+        self._free_since_s = now
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""
@@ -66,6 +87,10 @@ class StepCounts:
             scheduled_tokens=self.scheduled_tokens,
             decode_tokens=self.decode_tokens,
             sampled_tokens=self.sampled_tokens,
+            prefill_steps=self.prefill_steps,
+            mixed_steps=self.mixed_steps,
+            attended=self.attended,
+            busy_s=self.busy_s,
             token_budget_left=self.token_budget_left,
             verified_drafts=self.verified_drafts,
             accepted_drafts=self.accepted_drafts,

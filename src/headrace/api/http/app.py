@@ -20,26 +20,31 @@ from ..protocol.chat_body import ChatBody
 from ..protocol.messages_body import CountBody, MessagesBody
 from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
+from .arrivals import Arrival
 from .body import read
 from .errors import HttpError, as_http
 from .host import EngineHost
 from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
 from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
+from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
 from .tenants import Guarded, accounting, tenant_of, tenant_routes
 
 log = logging.getLogger("headrace.serve")
+OPERATIONS = {"cmpl-": "text_completion"}  # the others are chats
 
 Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
 
 
 @dataclass(frozen=True, slots=True)
 class AppSettings:
-    """``cors_origins``: pages that may call from a browser. ``vllm_metrics``: vLLM's names too."""
+    """``cors_origins``: pages that may call from a browser. ``vllm_metrics``: vLLM's names too. ``profile``: whether
+    ``/debug/profile`` is there."""
 
     cors_origins: Sequence[str] = ()
     vllm_metrics: bool = False
+    profile: bool = False
 
 
 def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
@@ -55,6 +60,8 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(plain_routes(host, settings.vllm_metrics))
     app.include_router(page_routes(host))
+    if settings.profile:
+        app.include_router(profile_routes())
     _add_generation(app, host)
     _add_errors(app)
     if host.tenancy is not None:
@@ -108,9 +115,12 @@ async def answer(
     body = await read(request, schema, host.limits.max_body_bytes)
     host.check_model(body.model)
     request_id = new_id(prefix)
+    arrival = Arrival(request_id, OPERATIONS.get(prefix, "chat"), tenant, request.headers.get("traceparent"))
     job = await asyncio.to_thread(make_job, host, body, request_id)
     respond = StreamReply if job.streams else WholeReply
-    return respond(host.generate(job.prepared, job.marks, tenant), job.reply, host.limits, {"x-request-id": request_id})
+    return respond(
+        host.generate(job.prepared, arrival, job.marks), job.reply, host.limits, {"x-request-id": request_id}
+    )
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -21,6 +21,7 @@ from ..prompts import Prepared
 from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy, Visit
 from ..text.answer_forms import AnswerForm, Mark, ParserChoice, find_form
+from .arrivals import Arrival, Finished, Observer
 from .errors import HttpError, too_busy, unavailable
 from .generation import Generation
 
@@ -34,12 +35,14 @@ log = logging.getLogger("headrace.serve")
 @dataclass(frozen=True, slots=True)
 class HostLimits:
     """``max_open``: sequences accepted and not yet answered. ``keep_alive_s``: silence before a comment is sent.
-    ``write_timeout_s``: a client that takes nothing for this long is gone. ``max_body_bytes``: of a request."""
+    ``write_timeout_s``: a client that takes nothing for this long is gone. ``max_body_bytes``: of a request.
+    ``peak_flops``: what the machine can do a second, for whoever divides by it; 0: unknown."""
 
     max_open: int = 1024
     keep_alive_s: float = 10.0
     write_timeout_s: float = 60.0
     max_body_bytes: int = 16 << 20
+    peak_flops: float = 0.0
 
 
 class EngineHost:
@@ -60,6 +63,7 @@ class EngineHost:
         self.names = tuple(names)
         self.limits = limits or HostLimits()
         self.metrics = Metrics()
+        self.observers: list[Observer] = []  # told of every request that is over
         self.created = int(time.time())
         self.draining = False
         self.num_open = 0
@@ -95,18 +99,18 @@ class EngineHost:
             raise too_busy(self.limits.max_open)
 
     def generate(
-        self, prepared: Sequence[Prepared], marks: Mapping[int, Mark] | None = None, tenant: Tenant | None = None
+        self, prepared: Sequence[Prepared], arrival: Arrival, marks: Mapping[int, Mark] | None = None
     ) -> HostedGeneration:
         """Takes the work on; the engine gets it when its turn comes. ``marks``: tokens that bound parts of answers."""
         count = sum(len(one.requests) for one in prepared)
         self.check_room(count)
-        visit = None
+        visit, tenant = None, arrival.tenant
         if self.tenancy is not None and tenant is not None:
             prompt_tokens = sum(len(one.token_ids) * len(one.requests) for one in prepared)
             self.tenancy.admit_prompt(tenant, prompt_tokens)
             visit = Visit(self.tenancy, tenant, count, prompt_tokens)
             prepared = [salted(one, tenant) for one in prepared]
-        return HostedGeneration(self, prepared, marks, visit)
+        return HostedGeneration(self, prepared, arrival, marks, visit)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -168,6 +172,12 @@ class EngineHost:
         put("failed_steps", stats.failed_steps)
         put("step_tokens", stats.decode_tokens, "decode")
         put("step_tokens", stats.scheduled_tokens - stats.decode_tokens, "prefill")
+        put("step_kinds", stats.prefill_steps, "prefill")
+        put("step_kinds", stats.mixed_steps, "mixed")
+        put("step_kinds", stats.steps - stats.prefill_steps - stats.mixed_steps, "decode")
+        put("step_busy_seconds", stats.busy_s)
+        put("step_flops", self.llm.step_cost.of(stats) if self.llm.step_cost is not None else 0.0)
+        put("peak_flops", self.limits.peak_flops)
         put("sampled_tokens", stats.sampled_tokens)
         put("draft_tokens", stats.verified_drafts)
         put("accepted_draft_tokens", stats.accepted_drafts)
@@ -215,11 +225,15 @@ class HostedGeneration(Generation):
         self,
         host: EngineHost,
         prepared: Sequence[Prepared],
+        arrival: Arrival,
         marks: Mapping[int, Mark] | None = None,
         visit: Visit | None = None,
     ) -> None:
         super().__init__(host.llm, prepared, host.metrics, marks)
         self._host = host
+        self._arrival = arrival
+        self._first_ns: int | None = None
+        self._over = False
         self._visit = visit
         self._count = sum(len(one.requests) for one in prepared)
         host.num_open += self._count
@@ -234,15 +248,39 @@ class HostedGeneration(Generation):
             self.start()
 
     def tokens_came(self, num_tokens: int) -> None:
+        self._first_ns = self._first_ns or time.time_ns()
         if self._visit is not None:
             self._visit.generated(num_tokens)
 
     def close(self) -> None:
+        if self._over:
+            return
+        self._over, cut = True, not self.finished
         super().close()
         self._host.num_open -= self._count
-        self._count = 0
         if self._visit is not None:
             self._visit.end(self.usage.cached_tokens)
+        finished = self._told("abort" if cut else None)
+        for observer in self._host.observers:
+            observer(finished, self._arrival)
+
+    def _told(self, error: str | None) -> Finished:
+        usage, arrival = self.usage, self._arrival
+        reasons = [choice.finish_reason or "abort" for output in self.outputs for choice in output.outputs]
+        return Finished(
+            arrival.request_id,
+            arrival.operation,
+            self._host.names[0],
+            None if arrival.tenant is None else arrival.tenant.name,
+            arrival.at_ns,
+            self._first_ns,
+            time.time_ns(),
+            usage.prompt_tokens,
+            usage.cached_tokens,
+            usage.completion_tokens,
+            reasons,
+            "error" if "error" in reasons else error,
+        )
 
 
 def ranked(prepared: Prepared, rank: int) -> Prepared:

@@ -8,11 +8,20 @@ from __future__ import annotations
 from torch import Tensor
 
 from headrace.contract.layout import KVLayout
+from headrace.contract.stats import StepCost
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
 
 from .config import DenseConfig
 from .params import DenseParams, LayerParams
+
+
+def step_cost(config: DenseConfig) -> StepCost:
+    """Matrix products and attention; norms and activations are left out, as is usual."""
+    hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
+    q_rows, k_rows, v_rows = config.qkv_rows
+    per_layer = hidden * (2 * q_rows + k_rows + v_rows + 3 * inner)
+    return StepCost(token=2 * layers * per_layer, attended=4 * layers * q_rows, sampled=2 * hidden * config.vocab_size)
 
 
 class DenseModel:
@@ -25,6 +34,7 @@ class DenseModel:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.kv_layout = layout
+        self.step_cost = step_cost(config)
 
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden) before the final norm."""

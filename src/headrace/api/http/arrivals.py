@@ -1,0 +1,59 @@
+"""What is known of a request besides its content: when it came, whose it is, how it went. For logs and traces.
+
+Never holds a prompt, an answer or a key.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+from ..tenants.registry import Tenant
+
+log = logging.getLogger("headrace.requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """``operation`` as OpenTelemetry's GenAI conventions name it. ``traceparent``: W3C's header, as it came."""
+
+    request_id: str
+    operation: str = "chat"
+    tenant: Tenant | None = None
+    traceparent: str | None = None
+    at_ns: int = field(default_factory=time.time_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that is over. Times are nanoseconds since 1970; ``first_ns`` None: no token came."""
+
+    request_id: str
+    operation: str
+    model: str
+    tenant: str | None
+    started_ns: int
+    first_ns: int | None
+    ended_ns: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    finish_reasons: list[str]
+    error: str | None
+
+
+Observer = Callable[[Finished, Arrival], None]
+
+
+def log_request(finished: Finished, arrival: Arrival) -> None:  # noqa: ARG001  # an Observer
+    """One line of JSON. Times as seconds."""
+    line = asdict(finished)
+    started = line.pop("started_ns")
+    first, ended = line.pop("first_ns"), line.pop("ended_ns")
+    line["time"] = started / 1e9
+    line["ttft_s"] = None if first is None else round((first - started) / 1e9, 6)
+    line["seconds"] = round((ended - started) / 1e9, 6)
+    log.info(json.dumps(line))

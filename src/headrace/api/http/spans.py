@@ -1,0 +1,77 @@
+"""Requests as OpenTelemetry spans, by the GenAI conventions. Needs the ``otel`` extra; without it nothing here loads.
+
+A span is made when its request is over, with the times it had, so tracing costs nothing on the way.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from headrace.contract.errors import ConfigError
+
+from .arrivals import Arrival, Finished
+
+
+def open_tracer(endpoint: str) -> Any:
+    """A tracer that sends to an OTLP/HTTP collector. Raises ConfigError without the extra."""
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+        raise ConfigError("otlp_endpoint", "needs the otel extra: pip install 'headrace[otel]'")
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({"service.name": "headrace"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+    return provider.get_tracer("headrace")
+
+
+class SpanObserver:
+    """Called once per request. ``tracer``: OpenTelemetry's."""
+
+    def __init__(self, tracer: Any) -> None:
+        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._tracer = tracer
+        self._kind = SpanKind.SERVER
+        self._propagator = TraceContextTextMapPropagator()
+
+    def __call__(self, finished: Finished, arrival: Arrival) -> None:
+        from opentelemetry.trace import Status, StatusCode
+
+        carrier = {} if arrival.traceparent is None else {"traceparent": arrival.traceparent}
+        span = self._tracer.start_span(
+            f"{finished.operation} {finished.model}",
+            context=self._propagator.extract(carrier),
+            kind=self._kind,
+            start_time=finished.started_ns,
+            attributes=attributes(finished),
+        )
+        if finished.first_ns is not None:
+            span.add_event("gen_ai.first_token", timestamp=finished.first_ns)
+        if finished.error is not None:
+            span.set_attribute("error.type", finished.error)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_time=finished.ended_ns)
+
+
+def attributes(finished: Finished) -> dict[str, Any]:
+    """Names are those of the semantic conventions for generative AI; the last two are our own."""
+    told: dict[str, Any] = {
+        "gen_ai.operation.name": finished.operation,
+        "gen_ai.provider.name": "headrace",
+        "gen_ai.request.model": finished.model,
+        "gen_ai.response.model": finished.model,
+        "gen_ai.response.id": finished.request_id,
+        "gen_ai.response.finish_reasons": finished.finish_reasons,
+        "gen_ai.usage.input_tokens": finished.prompt_tokens,
+        "gen_ai.usage.output_tokens": finished.generated_tokens,
+        "headrace.usage.cached_tokens": finished.cached_tokens,
+    }
+    if finished.tenant is not None:
+        told["headrace.tenant"] = finished.tenant
+    if finished.first_ns is not None:
+        told["gen_ai.server.time_to_first_token"] = (finished.first_ns - finished.started_ns) / 1e9
+    return told

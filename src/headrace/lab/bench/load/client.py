@@ -1,0 +1,157 @@
+"""A client that costs little: HTTP/1.1 on plain asyncio streams, one connection per request, events timed as they come.
+
+It reads answers only as far as the figures need them. Never retries: what fails is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlsplit
+
+from headrace.contract.errors import ConfigError, HeadraceError
+
+from .figures import Outcome
+
+MAX_LINE = 1 << 20
+
+
+class ServerError(HeadraceError):
+    """The server refused, failed or went away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to send to. ``counts_ids``: the server tells the ids of each event, so tokens are counted, not events."""
+
+    url: str
+    model: str | None = None
+    key: str | None = None
+    timeout_s: float = 600.0
+    counts_ids: bool = False
+
+    def check(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError("url", f"must be http://HOST:PORT or https://HOST:PORT, got {self.url!r}")
+
+
+async def ask(target: Target, prompt: list[int], max_tokens: int) -> Outcome:
+    """One streamed completion of exactly ``max_tokens`` tokens, greedy. Failures are in the outcome."""
+    body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    if target.model is not None:
+        body["model"] = target.model
+    if target.counts_ids:
+        body["return_token_ids"] = True
+    outcome = Outcome(perf_counter(), len(prompt))
+    try:
+        async with asyncio.timeout(target.timeout_s):
+            async for event in _events(target, body):
+                _take(outcome, event)
+    except (HeadraceError, OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+        outcome.error = str(error) or type(error).__name__
+    outcome.ended_s = perf_counter()
+    if outcome.error is None and not outcome.times:
+        outcome.error = "no token came"
+    return outcome
+
+
+def _take(outcome: Outcome, event: dict[str, Any]) -> None:
+    now = perf_counter()
+    if "error" in event:
+        raise ServerError(str(event["error"].get("message", event["error"])))
+    usage = event.get("usage")
+    if usage:
+        outcome.num_generated = usage["completion_tokens"]
+        outcome.num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    for choice in event.get("choices", []):
+        ids = choice.get("token_ids")
+        count = len(ids) if ids is not None else int(bool(choice.get("text")))
+        if count:
+            outcome.times.append((now, count))
+
+
+async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    raw = json.dumps(body).encode()
+    reader, writer = await _open(target, "POST", "/v1/completions", raw)
+    try:
+        status, chunked = await _head(reader)
+        if status != 200:
+            raise ServerError(f"status {status}: {(await reader.read(300)).decode(errors='replace')}")
+        async for line in _lines(reader, chunked):
+            if line.startswith(b"data: ") and line != b"data: [DONE]":
+                yield json.loads(line[6:])
+            elif line == b"data: [DONE]":
+                return
+        raise ServerError("the stream ended before its end")
+    finally:
+        writer.close()
+
+
+async def get_json(target: Target, route: str) -> Any:
+    """A small JSON document. Raises ServerError."""
+    try:
+        async with asyncio.timeout(30):
+            reader, writer = await _open(target, "GET", route, b"")
+            try:
+                status, chunked = await _head(reader)
+                raw = b"".join([line async for line in _lines(reader, chunked)])
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+        raise ServerError(f"{target.url}{route}: {error or type(error).__name__}") from error
+    if status != 200:
+        raise ServerError(f"{target.url}{route}: status {status}")
+    return json.loads(raw)
+
+
+async def _open(
+    target: Target, method: str, route: str, body: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    parts = urlsplit(target.url)
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    port = parts.port or (443 if tls else 80)
+    reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls, limit=MAX_LINE)
+    lines = [f"{method} {parts.path.rstrip('/')}{route} HTTP/1.1", f"host: {parts.netloc}", "connection: close"]
+    lines += [f"authorization: Bearer {target.key}"] if target.key else []
+    lines += ["content-type: application/json", f"content-length: {len(body)}", "", ""]
+    writer.write("\r\n".join(lines).encode() + body)
+    await writer.drain()
+    return reader, writer
+
+
+async def _head(reader: asyncio.StreamReader) -> tuple[int, bool]:
+    """The status, and whether the body comes in chunks."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    status = head[0].split(" ")
+    if len(status) < 2 or not status[1].isdecimal():
+        raise ServerError(f"no HTTP: {head[0][:100]}")
+    return int(status[1]), any(line.lower().replace(" ", "") == "transfer-encoding:chunked" for line in head)
+
+
+async def _lines(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[bytes]:
+    """The body's lines without their ends; a last one that has none too."""
+    held = b""
+    async for piece in _pieces(reader, chunked):
+        *lines, held = (held + piece).split(b"\n")
+        for line in lines:
+            yield line.rstrip(b"\r")
+    if held:
+        yield held
+
+
+async def _pieces(reader: asyncio.StreamReader, chunked: bool) -> AsyncIterator[bytes]:
+    while chunked:
+        size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
+        piece = await reader.readexactly(size + 2)
+        if not size:
+            return
+        yield piece[:-2]
+    while piece := await reader.read(1 << 16):
+        yield piece

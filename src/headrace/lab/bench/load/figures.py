@@ -1,0 +1,72 @@
+"""From what was seen to figures. Definitions are those vLLM's serving benchmark uses:
+
+TTFT: from sending to the first token. E2E: to the last event. TPOT: (E2E - TTFT) / (tokens - 1), where there are two
+tokens and more. ITL: between tokens; those that come in one event share the time since the event before. Goodput:
+requests a second that keep every limit of the SLO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One request as the client saw it. ``times``: when each event came, and how many tokens it brought."""
+
+    sent_s: float
+    num_prompt: int
+    times: list[tuple[float, int]] = field(default_factory=list)
+    ended_s: float = 0.0
+    num_generated: int = 0
+    num_cached: int = 0
+    error: str | None = None
+
+    @property
+    def tokens(self) -> int:
+        """As the server counted, else as they were seen."""
+        return self.num_generated or sum(count for _, count in self.times)
+
+    @property
+    def ttft_s(self) -> float:
+        return self.times[0][0] - self.sent_s
+
+    @property
+    def e2e_s(self) -> float:
+        return self.times[-1][0] - self.sent_s
+
+    @property
+    def tpot_s(self) -> float | None:
+        return (self.e2e_s - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
+
+    def itl_s(self) -> list[float]:
+        """One gap per token after the first event's."""
+        gaps: list[float] = []
+        for (before, _), (now, count) in zip(self.times, self.times[1:]):
+            gaps += [(now - before) / count] * count
+        return gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits in seconds; None: any."""
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+
+    def kept(self, outcome: Outcome) -> bool:
+        seen = ((outcome.ttft_s, self.ttft_s), (outcome.tpot_s, self.tpot_s), (outcome.e2e_s, self.e2e_s))
+        return all(limit is None or value is None or value <= limit for value, limit in seen)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Between the two nearest values, linearly. Raises ValueError when there is none."""
+    if not values:
+        raise ValueError("a percentile needs a value")
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)

@@ -1,0 +1,109 @@
+"""Sends the shots, open-loop at their times or closed-loop with so many at once; a report says what came back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from time import perf_counter
+
+from headrace.contract.errors import ConfigError
+
+from ..report import Curve, Report
+from ..stats import Spread
+from .arrivals import Shot, Synthetic, Trace
+from .client import ServerError, Target, ask, get_json
+from .figures import Outcome, Slo, percentile
+
+CURVE_POINTS = 100
+SHARES = (0.5, 0.9, 0.99)
+
+
+def bench_serve(target: Target, load: Synthetic | Trace, concurrency: int | None, slo: Slo) -> Report:
+    """``concurrency``: most requests at once; None: no bound (open loop). Raises ConfigError, ServerError."""
+    target.check()
+    shots = load.shots()
+    if concurrency is None and any(shot.at_s is None for shot in shots):
+        raise ConfigError("concurrency", "is needed where no rate and no trace says when to send")
+    return asyncio.run(_bench(target, load, shots, concurrency, slo))
+
+
+async def _bench(
+    target: Target, load: Synthetic | Trace, shots: list[Shot], concurrency: int | None, slo: Slo
+) -> Report:
+    [card, *_] = (await get_json(target, "/v1/models"))["data"]
+    target = replace(target, model=target.model or card["id"], counts_ids=card.get("owned_by") == "headrace")
+    warm = await ask(target, shots[0].prompt[:8], 2)
+    if warm.error is not None:
+        raise ServerError(f"the first request failed: {warm.error}")
+    began = perf_counter()
+    outcomes, late_s = await send(target, shots, concurrency)
+    elapsed_s = perf_counter() - began
+    settings = {"url": target.url, "model": target.model, "concurrency": concurrency or "open", "load": _words(load)}
+    report = Report("serve", settings | {"slo": asdict(slo), "latest_send_s": round(late_s, 4)})
+    fill(report, outcomes, elapsed_s, slo)
+    return report.finish()
+
+
+async def send(target: Target, shots: Sequence[Shot], concurrency: int | None) -> tuple[list[Outcome], float]:
+    """All outcomes in the order of the shots, and how late the client itself was at worst."""
+    places = asyncio.Semaphore(concurrency) if concurrency else None
+    began, late_s = perf_counter(), 0.0
+
+    async def one(shot: Shot) -> Outcome:
+        if places is None:
+            return await ask(target, shot.prompt, shot.max_tokens)
+        async with places:
+            return await ask(target, shot.prompt, shot.max_tokens)
+
+    tasks = []
+    for shot in shots:
+        if shot.at_s is not None:
+            await asyncio.sleep(max(0.0, began + shot.at_s - perf_counter()))
+            late_s = max(late_s, perf_counter() - began - shot.at_s)
+        tasks.append(asyncio.create_task(one(shot)))
+    return list(await asyncio.gather(*tasks)), late_s
+
+
+def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo) -> None:
+    """Rows and curves. Requests that failed count as failed and nowhere else."""
+    good = [one for one in outcomes if one.error is None]
+    errors = sorted({one.error for one in outcomes if one.error is not None})
+    tokens = sum(one.tokens for one in good)
+    prompt_tokens = sum(one.num_prompt for one in good)
+    _total(report, "requests", "1/s", len(good) / elapsed_s)
+    _total(report, "output tokens", "tok/s", tokens / elapsed_s)
+    _total(report, "prompt and output tokens", "tok/s", (tokens + prompt_tokens) / elapsed_s)
+    _total(report, "prompt tokens found cached", "share", sum(o.num_cached for o in good) / max(1, prompt_tokens))
+    _total(report, "goodput", "1/s", sum(map(slo.kept, good)) / elapsed_s)
+    _total(report, "failed requests", "", len(outcomes) - len(good), note="; ".join(errors)[:300])
+    measured = {
+        "TTFT": [one.ttft_s for one in good],
+        "ITL": [gap for one in good for gap in one.itl_s()],
+        "TPOT": [one.tpot_s for one in good if one.tpot_s is not None],
+        "E2E": [one.e2e_s for one in good],
+    }
+    for name, values in measured.items():
+        for share in SHARES if values else ():
+            value = Spread(percentile(values, share), min(values), max(values), len(values)).scaled(1000)
+            report.add(f"{name} p{share * 100:g}", "ms", value)
+    for name in ("TTFT", "ITL") if good else ():
+        report.curves.append(_distribution(name, measured[name]))
+
+
+def _total(report: Report, what: str, unit: str, value: float, note: str = "") -> None:
+    report.add(what, unit, Spread(value, value, value, 1), note=note)
+
+
+def _distribution(name: str, values: Sequence[float]) -> Curve:
+    if not values:
+        return Curve(name, "ms", "share", [])
+    points = [(percentile(values, i / CURVE_POINTS) * 1000, i / CURVE_POINTS) for i in range(CURVE_POINTS + 1)]
+    return Curve(f"{name}, share of requests" if name == "TTFT" else f"{name}, share of tokens", "ms", "share", points)
+
+
+def _words(load: Synthetic | Trace) -> str:
+    if isinstance(load, Trace):
+        return f"{load.count} requests of {load.path.name} at {load.speed:g} times its speed"
+    when = f"{load.rate:g} a second" if load.rate else "as places become free"
+    return f"{load.count} requests of {load.length} tokens, {load.max_tokens} to generate, {when}"

@@ -1,0 +1,149 @@
+"""What operators see: dashboards that name real metrics, logs and spans without content, operations counted."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served import Running, Script, running, scripted_llm, until
+
+from headrace.api.http.app import AppSettings
+from headrace.api.http.arrivals import Finished, log_request
+from headrace.api.http.spans import SpanObserver
+from headrace.contract.stats import EngineStats, StepCost
+
+DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "headrace.json"
+NAME = re.compile(r"\bheadrace_\w+")
+LABELS = re.compile(r"by \(([\w, ]+)\)")
+SECRET = "a most private question"
+
+
+def samples(text: str) -> dict[str, set[str]]:
+    """Names on the page, with their labels."""
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition("{")
+            labels = set(re.findall(r"(\w+)=\"", rest))
+            found.setdefault(name.split(" ")[0], set()).update(labels)
+    return found
+
+
+def test_every_query_of_the_dashboard_has_its_metric(script: Script) -> None:
+    from test_tenants import serving, tenant
+
+    with serving(script, [tenant("a")]) as (server, _):
+        headers = {"x-api-key": "key-a"}
+        server.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}, headers=headers)
+        known = samples(server.http.get("/metrics").text)
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    assert len(queries) > 30
+    unmade = {"headrace_graph_steps_total"}  # its label's values come with the first step of a real worker
+    for query in queries:
+        names = NAME.findall(query)
+        assert names, query
+        assert set(names) <= set(known) | unmade, query
+        for label in LABELS.findall(query):
+            assert all(label in known[name] for name in names if name in known), query
+
+
+def test_operations_of_steps_are_counted(tiny: Running) -> None:
+    before = samples_of(tiny)
+    assert tiny.complete([5] * 40, max_tokens=3, temperature=0).status_code == 200
+    until(lambda: samples_of(tiny)["headrace_sampled_tokens_total"] >= before["headrace_sampled_tokens_total"] + 3, "?")
+    after = samples_of(tiny)
+    grown = {name: after[name] - before[name] for name in before}
+    cost = tiny.host.llm.step_cost
+    assert cost is not None
+    hidden, inner, layers, kv = 32, 48, 2, 16
+    assert cost == StepCost(
+        token=2 * layers * hidden * (2 * hidden + 2 * kv + 3 * inner),
+        attended=4 * layers * hidden,
+        sampled=2 * hidden * 272,
+    )
+    tokens = grown['headrace_step_tokens_total{phase="prefill"}'] + grown['headrace_step_tokens_total{phase="decode"}']
+    at_least = 42 * cost.token + (40 * 41 // 2 + 41 + 42) * cost.attended + 3 * cost.sampled
+    assert tokens >= 42  # one more where a step was planned in vain
+    assert at_least <= grown["headrace_step_flops_total"] <= at_least + 2 * (cost.token + 44 * cost.attended)
+    assert grown["headrace_step_busy_seconds_total"] > 0
+    assert grown['headrace_step_kinds_total{kind="prefill"}'] == 1
+
+
+def samples_of(server: Running) -> dict[str, float]:
+    lines = [line for line in server.http.get("/metrics").text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
+def test_a_line_per_request_and_no_content_in_it(script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    with running(lambda: scripted_llm(script)) as server, caplog.at_level(logging.INFO, "headrace.requests"):
+        server.host.observers.append(log_request)
+        answer = server.chat(SECRET, max_tokens=5)
+        assert server.chat(SECRET, max_tokens=5, stream=True).status_code == 200
+        until(lambda: len(caplog.records) == 2, "no line is written")
+    line = json.loads(caplog.records[0].message)
+    assert line["request_id"] == answer.headers["x-request-id"]
+    assert (line["generated_tokens"], line["finish_reasons"], line["error"]) == (5, ["length"], None)
+    assert 0 < line["ttft_s"] <= line["seconds"]
+    assert SECRET not in caplog.text
+    assert "lorem" not in caplog.text
+
+
+def test_one_that_went_away_is_told_as_aborted(script: Script) -> None:
+    told: list[Finished] = []
+    with running(lambda: scripted_llm(script)) as server:
+        server.host.observers.append(lambda finished, _: told.append(finished))
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 15_000}
+        bare = server.send_raw("/v1/chat/completions", body)
+        until(lambda: bool(server.requests), "it does not begin")
+        bare.close()
+        until(lambda: bool(told), "its end is not told")
+    assert (told[0].error, told[0].finish_reasons) == ("abort", ["abort"])
+
+
+@pytest.mark.skipif(find_spec("opentelemetry.sdk") is None, reason="needs the otel extra")
+def test_spans_follow_the_conventions_and_the_callers_trace(script: Script) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with running(lambda: scripted_llm(script)) as server:
+        server.host.observers.append(SpanObserver(provider.get_tracer("test")))
+        body: dict[str, Any] = {"prompt": SECRET, "max_tokens": 4}
+        headers = {"traceparent": f"00-{trace}-{parent}-01"}
+        server.http.post("/v1/completions", json=body, headers=headers)
+        until(lambda: len(exporter.get_finished_spans()) == 1, "no span is made")
+    [span] = exporter.get_finished_spans()
+    assert span.name == "text_completion tiny"
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (trace, parent)
+    known = dict(span.attributes)
+    assert known["gen_ai.operation.name"] == "text_completion"
+    assert known["gen_ai.usage.output_tokens"] == 4
+    assert known["gen_ai.response.finish_reasons"] == ("length",)
+    assert span.start_time < span.events[0].timestamp <= span.end_time
+    assert SECRET not in str(known)
+
+
+def test_profiles_only_where_asked_for(script: Script) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        assert server.http.post("/debug/profile?seconds=0.1").status_code == 404
+    with running(lambda: scripted_llm(script), settings=AppSettings(profile=True)) as server:
+        told = server.http.post("/debug/profile?seconds=0.1")
+        assert told.status_code == 200
+        stack, count = told.text.splitlines()[0].rsplit(" ", 1)
+        assert ";" in stack
+        assert int(count) >= 1
+        assert server.http.post("/debug/profile?seconds=1000").status_code == 400
+
+
+def test_a_cost_is_linear_in_what_was_done() -> None:
+    cost = StepCost(token=5, attended=3, sampled=2)
+    assert cost.of(EngineStats(scheduled_tokens=10, attended=7, sampled_tokens=1)) == 50 + 21 + 2

@@ -1,0 +1,104 @@
+"""What load is sent and what its figures mean, on made-up times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.contract.errors import ConfigError
+from headrace.lab.bench.load.arrivals import BLOCK, Synthetic, Trace
+from headrace.lab.bench.load.figures import Outcome, Slo, percentile
+from headrace.lab.bench.load.run import fill
+from headrace.lab.bench.report import Report
+
+
+def outcome(*times: tuple[float, int], generated: int = 0) -> Outcome:
+    return Outcome(sent_s=1.0, num_prompt=4, times=list(times), num_generated=generated)
+
+
+def test_definitions() -> None:
+    one = outcome((1.5, 1), (1.7, 2), (2.0, 1))
+    assert (one.tokens, one.ttft_s, one.e2e_s) == (4, 0.5, 1.0)
+    assert one.tpot_s == pytest.approx(0.5 / 3)
+    assert one.itl_s() == pytest.approx([0.1, 0.1, 0.3])
+    assert sum(one.itl_s()) == pytest.approx(one.e2e_s - one.ttft_s)
+    assert outcome((1.5, 1)).tpot_s is None
+    assert outcome((1.5, 1), generated=3).tokens == 3
+
+
+def test_percentiles_lie_between_values() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([0.0, 10.0], 0.99) == pytest.approx(9.9)
+    assert percentile([7.0], 0.9) == 7.0
+    with pytest.raises(ValueError, match="needs a value"):
+        percentile([], 0.5)
+
+
+def test_goodput_counts_what_keeps_every_limit() -> None:
+    fast, slow, failed = outcome((1.1, 1), (1.2, 1)), outcome((1.1, 1), (9.0, 1)), outcome()
+    failed.error = "status 500"
+    report = Report("serve", {})
+    fill(report, [fast, slow, failed], elapsed_s=2.0, slo=Slo(ttft_s=0.2, tpot_s=0.5))
+    rows = {row.what: row for row in report.rows}
+    figures = {what: row.value.median for what, row in rows.items() if row.value is not None}
+    assert (figures["requests"], figures["goodput"], figures["failed requests"]) == (1.0, 0.5, 1)
+    assert rows["failed requests"].note == "status 500"
+    assert figures["output tokens"] == 2.0
+    assert figures["TTFT p50"] == pytest.approx(100.0)
+
+
+def test_nothing_but_failures_is_a_report_too() -> None:
+    failed, report = outcome(), Report("serve", {})
+    failed.error = "no"
+    fill(report, [failed], 1.0, Slo())
+    assert [row.what for row in report.rows][-1] == "failed requests"
+
+
+def test_poisson_times_have_the_rate_and_depend_on_the_seed_alone() -> None:
+    shots = Synthetic(2000, 3, 2, rate=50.0, seed=1).shots()
+    assert shots == Synthetic(2000, 3, 2, rate=50.0, seed=1).shots()
+    times = [shot.at_s for shot in shots if shot.at_s is not None]
+    assert times == sorted(times)
+    assert times[-1] == pytest.approx(2000 / 50, rel=0.1)
+    assert all(shot.at_s is None for shot in Synthetic(3, 3, 2).shots())
+
+
+def test_a_trace_keeps_times_lengths_and_shared_beginnings(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    rows = [
+        {"timestamp": 1000, "input_length": 2 * BLOCK + 5, "output_length": 7, "hash_ids": [1, 2, 3]},
+        {"timestamp": 3000, "input_length": BLOCK + 9, "output_length": 900, "hash_ids": [1, 9]},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    first, second = Trace(path, 10, speed=2.0, most_tokens=100).shots()
+    assert (first.at_s, second.at_s) == (0.0, 1.0)
+    assert (len(first.prompt), len(second.prompt)) == (2 * BLOCK + 5, BLOCK + 9)
+    assert (first.max_tokens, second.max_tokens) == (7, 100)
+    assert first.prompt[:BLOCK] == second.prompt[:BLOCK]
+    assert first.prompt[BLOCK:][:9] != second.prompt[BLOCK:]
+    assert [len(shot.prompt) for shot in Trace(path, 1, max_length=6).shots()] == [6]
+
+
+def test_a_trace_in_csv(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2023-11-16 18:15:50.6805900,20,0\n"
+        "2023-11-16 18:15:51.1805900,30,5\n"
+    )
+    first, last = Trace(path, 10).shots()
+    assert (first.at_s, last.at_s) == (0.0, pytest.approx(4.5))
+    assert (len(last.prompt), last.max_tokens) == (30, 5)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"timestamp": 0}', '{"timestamp": 0, "input_length": 0, "output_length": 1}']
+)
+def test_a_bad_trace_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="trace"):
+        Trace(path, 3).shots()
