@@ -16,7 +16,8 @@ from .graphs import Graphs
 
 
 class Runner:
-    """``forward`` gives hidden states of all rows and logits of those asked for; ``logits`` is the head alone.
+    """``forward`` gives hidden states of all rows, and logits or greedy ids of those asked for; ``logits`` is the head
+    alone.
 
     With ``graphs`` a step that fits one is replayed from it; its results are then views that the next step overwrites.
     """
@@ -50,12 +51,17 @@ class Runner:
             for tensor in tensors.values():
                 tensor[target].copy_(tensor[source])
 
-    def forward(self, batch: PackedBatch, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch."""
+    def forward(
+        self, batch: PackedBatch, context: ForwardContext, rows: Tensor, greedy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch; with ``greedy`` not their
+        logits but the ids (R,) int32 that greedy sampling draws from them."""
         graph = self.graphs.find(batch, len(rows)) if self.graphs is not None else None
         if graph is not None:
-            return graph.run(context, rows)
+            return graph.run(context, rows, greedy)
         hidden = self.model.forward(context)
+        if greedy:
+            return hidden, self.model.greedy_ids(self.ops.gather_rows(hidden, rows))
         return hidden, self.logits(hidden, rows)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:

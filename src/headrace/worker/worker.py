@@ -40,9 +40,10 @@ class StepHandle:
     plan: StepPlan
     batch: PackedBatch
     scores: list[ScoreSlice]
+    greedy: bool  # every sampled row is plainly greedy: the forward draws, and there are no logits
     forward: Future[Any] | None = None
     sample: Future[Any] | None = None
-    logits: Tensor | None = None
+    drawn: Tensor | None = None  # logits (R, V), or with ``greedy`` ids (R,)
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     masks: GrammarMasks = field(default_factory=GrammarMasks)
 
@@ -60,12 +61,13 @@ class Worker:
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
         self._grammars.take(plan.dropped.tolist(), starts)
-        handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc))
+        greedy = self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
+        handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc), greedy)
         handle.forward = self._device.launch(lambda: self._forward(handle))
         return handle
 
     def launch_sample(self, handle: StepHandle) -> None:
-        rows = self._sample_rows(handle)
+        rows = [] if handle.greedy else self._sample_rows(handle)
         handle.masks = self._grammars.masks(rows)
         plan = plan_sampling(rows, handle.masks.apply if handle.masks.words else None) if rows else None
         handle.sample = self._device.launch(lambda: self._sample(handle, plan))
@@ -100,7 +102,7 @@ class Worker:
         prev = torch.from_numpy(handle.batch.prev_positions)
         fill_unknown_ids(context.input_ids, context.query_start_loc, prev, self._last_sampled)
         rows = torch.from_numpy(handle.batch.logits_indices[handle.batch.discard == 0])
-        hidden, handle.logits = self._runner.forward(handle.batch, context, rows)
+        hidden, handle.drawn = self._runner.forward(handle.batch, context, rows, handle.greedy)
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
 
     @torch.inference_mode()
@@ -109,11 +111,13 @@ class Worker:
         handle.forward.result(0)  # raises here what the forward raised
         last = torch.full((len(handle.plan.seq_ids),), -1, dtype=torch.int32)
         ids, logprobs = torch.empty(0, dtype=torch.int32), None
-        if plan is not None:
-            assert handle.logits is not None
-            ids, logprobs = draw(self._runner.ops, handle.logits, plan)
+        if handle.drawn is not None and (handle.greedy or plan is not None):
+            if plan is None:
+                ids = handle.drawn.clone()  # the next step may overwrite it
+            else:
+                ids, logprobs = draw(self._runner.ops, handle.drawn, plan)
             last[torch.from_numpy(handle.batch.discard == 0)] = ids
-        handle.logits = None
+        handle.drawn = None
         self._last_sampled = last
         return ids.numpy(), logprobs
 
