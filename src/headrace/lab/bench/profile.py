@@ -1,8 +1,8 @@
 """Where one step spends its time: a captured decode step and a captured prefill step, op by op.
 
 The programs are those the worker replays, run over made-up tokens and zeroed caches; nothing is sampled. Timing each
-call adds some tens of nanoseconds to it. With one thread calls are timed in processor time, which a busy machine does not
-change; the whole step is always timed by the clock. Measures only.
+call adds some tens of nanoseconds to it. With one thread calls are timed in processor time, which a busy machine does
+not change; the whole step is always timed by the clock. Measures only.
 """
 
 from __future__ import annotations
