@@ -22,6 +22,7 @@ class Packer:
         self._rows = RowTable(block_size, num_groups)
         self._num_groups = num_groups
         self._starts: dict[int, SequenceStart] = {}
+        self._scored: set[int] = set()
         self._plain: set[int] = set()  # sequences that is_plain_greedy holds for
 
     def pack(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> PackedBatch:
@@ -29,9 +30,12 @@ class Packer:
         for seq_id in plan.dropped.tolist():
             self._starts.pop(seq_id, None)
             self._plain.discard(seq_id)
+            self._scored.discard(seq_id)
         for start in starts:
             self._starts[start.seq_id] = start
             (self._plain.add if is_plain_greedy(start) else self._plain.discard)(start.seq_id)
+            scored = start.sampling.prompt_logprobs is not None
+            (self._scored.add if scored else self._scored.discard)(start.seq_id)
         num_tokens, num_slices = plan.total_tokens, len(plan.seq_ids)
 
         def room(num_logits: int, max_blocks: int) -> PackedBatch:
@@ -45,6 +49,11 @@ class Packer:
     def all_plain_greedy(self, seq_ids: Iterable[int]) -> bool:
         """Whether none of these sequences needs logits: see ``sampler.is_plain_greedy``."""
         return self._plain.issuperset(seq_ids)
+
+    @property
+    def any_scored(self) -> bool:
+        """Whether some live sequence wants prompt logprobs."""
+        return bool(self._scored)
 
     def tokens(self, seq_id: int) -> IntArray:
         """All tokens known of a sequence, read-only."""

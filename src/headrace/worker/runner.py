@@ -46,6 +46,8 @@ class Runner:
 
     def clone_blocks(self, pairs: IntArray) -> None:
         """Copies KV blocks, ``pairs`` flat (from, to), in this order: one may be a later one's source."""
+        if len(pairs) == 0:
+            return
         tensors = {t.data_ptr(): t for layer in self._kv for t in (layer.k, layer.v)}  # groups share them
         for source, target in zip(pairs[::2].tolist(), pairs[1::2].tolist()):
             for tensor in tensors.values():

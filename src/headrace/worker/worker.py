@@ -56,7 +56,7 @@ class Worker:
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
         self._grammars = Grammars(runner.model.vocab_size)
         self._device = DeviceThread()
-        self._last_sampled = torch.empty(0, dtype=torch.int32)  # device side: the previous step's token per slice
+        self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
@@ -99,8 +99,8 @@ class Worker:
         if len(handle.plan.seq_ids) == 0:
             return  # a step in company of other ranks; a dense model has nothing to exchange in it
         context = self._runner.context(handle.batch)
-        prev = torch.from_numpy(handle.batch.prev_positions)
-        fill_unknown_ids(context.input_ids, context.query_start_loc, prev, self._last_sampled)
+        batch = handle.batch  # the context reads the same memory
+        fill_unknown_ids(batch.input_ids, batch.query_start_loc, batch.prev_positions, self._last_sampled)
         rows = torch.from_numpy(handle.batch.logits_indices[handle.batch.discard == 0])
         hidden, handle.drawn = self._runner.forward(handle.batch, context, rows, handle.greedy)
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
@@ -109,17 +109,18 @@ class Worker:
     def _sample(self, handle: StepHandle, plan: SamplePlan | None) -> tuple[IntArray, LogprobArrays | None]:
         assert handle.forward is not None
         handle.forward.result(0)  # raises here what the forward raised
-        last = torch.full((len(handle.plan.seq_ids),), -1, dtype=torch.int32)
-        ids, logprobs = torch.empty(0, dtype=torch.int32), None
+        last = np.full(len(handle.plan.seq_ids), -1, np.int32)
+        ids, logprobs = np.empty(0, np.int32), None
         if handle.drawn is not None and (handle.greedy or plan is not None):
             if plan is None:
-                ids = handle.drawn.clone()  # the next step may overwrite it
+                ids = handle.drawn.numpy().copy()  # the next step may overwrite it
             else:
-                ids, logprobs = draw(self._runner.ops, handle.drawn, plan)
-            last[torch.from_numpy(handle.batch.discard == 0)] = ids
+                drawn, logprobs = draw(self._runner.ops, handle.drawn, plan)
+                ids = drawn.numpy()
+            last[handle.batch.discard == 0] = ids
         handle.drawn = None
         self._last_sampled = last
-        return ids.numpy(), logprobs
+        return ids, logprobs
 
     # -- host again ---------------------------------------------------------------------------------------------
 
@@ -127,8 +128,9 @@ class Worker:
         plan = handle.plan
         sampled = np.flatnonzero(handle.batch.discard == 0)
         counts = np.zeros(len(plan.seq_ids), dtype=np.int32)
-        errors = _row_errors(handle, sampled, tokens)
-        good = np.array([int(plan.seq_ids[i]) not in errors for i in sampled], dtype=bool)
+        errors, good = _row_errors(handle, sampled, tokens), np.ones(len(sampled), dtype=bool)
+        if errors:
+            good = ~np.isin(plan.seq_ids[sampled], list(errors))
         counts[sampled] = good
         self._packer.append(plan.seq_ids[sampled[good]], tokens[good])
         return StepResult(
@@ -145,10 +147,9 @@ class Worker:
 def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:
     """Sequences whose row gave no token that stands, and why."""
     errors = dict(handle.masks.errors)
-    for row, (i, token) in enumerate(zip(sampled, tokens)):
-        if token < 0:
-            masked = row in handle.masks.words
-            errors.setdefault(int(handle.plan.seq_ids[i]), NO_TOKEN if masked else NO_FINITE_LOGIT)
+    for row in np.flatnonzero(tokens < 0).tolist():
+        masked = row in handle.masks.words
+        errors.setdefault(int(handle.plan.seq_ids[sampled[row]]), NO_TOKEN if masked else NO_FINITE_LOGIT)
     return errors
 
 
