@@ -10,7 +10,10 @@
 namespace headrace::kernels {
 
 inline std::string describe(const LinearArgs& a) {
-  return "linear " + std::to_string(a.weight->k()) + "x" + std::to_string(a.weight->n());
+  const std::string size = std::to_string(a.weight->k()) + "x" + std::to_string(a.weight->n());
+  const bool normed = a.in.made == Made::kNorm, gated = a.in.made == Made::kGate;
+  const std::string before = gated ? "gate + " : !normed ? "" : a.in.residual ? "add + norm + " : "norm + ";
+  return before + (a.best ? "argmax " : "linear ") + size;
 }
 inline std::string describe(const EmbeddingArgs&) { return "embedding"; }
 inline std::string describe(const NormArgs& a) { return a.residual ? "add_rms_norm" : "rms_norm"; }

@@ -13,12 +13,15 @@ namespace headrace::kernels {
 
 struct Table {
   const char* name;
-  // Products of a block of rows with a stretch of panels, and what the second one reads: rows of x (T, K), a block's
-  // worth at most, quantised. The first panel and the number of panels of a dense product are multiples of
-  // kGroupPanels; rows begin at a multiple of kRowBlock.
+  // Products of a block of rows with a stretch of panels. The first panel and the number of panels of a dense product
+  // are multiples of kGroupPanels; rows begin at a multiple of kRowBlock.
   void (*dense_product)(const DenseArgs&, Stretch rows, Stretch panels);
   void (*quantised_product)(const QuantisedArgs&, Stretch rows, Stretch panels);
-  void (*quantise)(const float* x, std::int64_t k, Stretch rows, ActivationBlock* out);
+  // What they read: rows as float32 (T, K), and, a block's worth at most, quantised; of a block only every parts-th
+  // tile, so that several threads can share it. `space` holds k floats.
+  void (*make_rows)(const InputRows&, Stretch rows, float* out);
+  void (*quantise_rows)(const InputRows&, Stretch rows, std::int64_t part, std::int64_t parts, float* space,
+                        ActivationBlock* out);
   void (*rms_norm)(const NormArgs&);
   void (*rope)(const RopeArgs&);
   void (*gate_mul)(const GateArgs&);

@@ -9,14 +9,18 @@
 
 namespace headrace::kernels {
 
-// y (T, N) = x (T, K) @ weight.T + bias (N) when there is one. Rows stored as blocks meet x rounded to int8, one
-// scale per row and 32 values (see generic/quantise.h); the others meet x itself.
+// y (T, N) = rows (T, K) @ weight.T + bias (N) when there is one, where `in` says how the rows come from x. Rows of the
+// weight stored as blocks meet them rounded to int8, one scale per row and 32 values (see generic/quantise.h); the
+// others meet them as they are.
+// With `best` (T) instead of y only the lowest n of the maxima of each row comes out, or -1 for a row without a finite
+// maximum (see generic/scan.h), and the row itself is never in memory as a whole.
 struct LinearArgs {
-  const float* x;
+  InputRows in;
   const Weight* weight;
   const float* bias;
   float* y;
   std::int64_t tokens;
+  std::int32_t* best = nullptr;
 };
 
 void linear(const LinearArgs& args);

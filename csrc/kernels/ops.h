@@ -10,6 +10,24 @@
 
 namespace headrace::kernels {
 
+enum class Gate { kSilu, kGeluTanh };
+
+// How the rows (T, K) that a product reads are made from x: taken as they are; as NormArgs does it, x + residual going
+// to sum_out when there is a residual; or as GateArgs does it, from x (T, 2K).
+enum class Made { kAsIs, kNorm, kGate };
+struct InputRows {
+  const float* x = nullptr;
+  std::int64_t k = 0;
+  Made made = Made::kAsIs;
+  const float* residual = nullptr;
+  const float* norm = nullptr;
+  float* sum_out = nullptr;
+  float eps = 0;
+  Gate gate = Gate::kSilu;
+
+  std::int64_t x_width() const { return made == Made::kGate ? 2 * k : k; }
+};
+
 struct Stretch {
   std::int64_t first, count;
 };
@@ -28,11 +46,13 @@ struct ActivationBlock {
 };
 static_assert(sizeof(ActivationBlock) == 48);
 
-// Where the outputs of one matrix go: output n of row t to y[t * stride + n], n < width. bias may be null.
+// Where the outputs of one matrix go: output n of row t to y[(t - row) * stride + n - column], n < width. bias may be
+// null.
 struct OutputRows {
   const float* bias;
   float* y;
   std::int64_t stride, width;
+  std::int64_t row = 0, column = 0;
 };
 
 // A product with x (T, K), and one with quantised x: the block of group g of row t, t in a tile that begins at row b
@@ -115,8 +135,6 @@ struct AxpyArgs {
   std::int64_t rows, width;
   float factor;
 };
-
-enum class Gate { kSilu, kGeluTanh };
 
 // y (T, F) = gate(x[:, :F]) * x[:, F:] with x (T, 2F).
 struct GateArgs {

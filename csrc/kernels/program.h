@@ -33,7 +33,8 @@ class Program {
   // an index leaves what it indexes; outputs are undefined then, caches may be half written.
   void run(const StepSizes& sizes, const std::vector<const void*>& inputs) const;
 
-  // What each call is, in words; and the same replay, which returns the seconds of each call.
+  // What each call is, in words; and the same replay, which returns the seconds of each call: by the clock,
+  // or with one thread of processor time, which others on the machine do not change.
   std::vector<std::string> names() const;
   std::vector<double> timed_run(const StepSizes& sizes, const std::vector<const void*>& inputs) const;
 

@@ -31,7 +31,7 @@ std::unique_ptr<Weight> pack(const std::vector<float>& w, std::int64_t n, std::i
 std::vector<float> product(const std::vector<float>& x, const Weight& w, const float* bias) {
   const auto tokens = static_cast<std::int64_t>(x.size()) / w.k();
   std::vector<float> y(static_cast<std::size_t>(tokens * w.n()));
-  linear({x.data(), &w, bias, y.data(), tokens});
+  linear({{x.data(), w.k()}, &w, bias, y.data(), tokens});
   return y;
 }
 

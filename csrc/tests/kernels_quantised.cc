@@ -49,7 +49,7 @@ struct Fixture {
   std::vector<float> product(const std::vector<float>& x) const {
     const auto tokens = static_cast<std::int64_t>(x.size()) / k;
     std::vector<float> y(static_cast<std::size_t>(tokens * n));
-    linear({x.data(), &weight, nullptr, y.data(), tokens});
+    linear({{x.data(), weight.k()}, &weight, nullptr, y.data(), tokens});
     return y;
   }
 

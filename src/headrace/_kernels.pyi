@@ -85,6 +85,17 @@ class Weight:
 def linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], weight: Weight, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out (T, n) = x (T, k) @ weight.T + bias (n) or None."""
 
+def norm_linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], residual: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, weight: Weight, bias: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, sum: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """linear of the norm of x, or of x + residual, which then goes to sum."""
+
+def gated_linear(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], gelu: bool, weight: Weight, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """linear of silu_mul or gelu_tanh_mul of x (T, 2k)."""
+
+def norm_argmax(x: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], norm: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], eps: float, weight: Weight, out: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu')]) -> None:
+    """
+    out (T) int32 = lowest n of the maxima of linear of the norm of x; -1 without a finite maximum.
+    """
+
 def embedding(ids: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], weight: Weight, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
     """out (T, k) = rows of the weight by id; ids (T) int32 in [0, n)."""
 
@@ -158,7 +169,9 @@ class Program:
         """What each recorded call is."""
 
     def timed_run(self, tokens: int, logits: int, slices: int, max_blocks: int, inputs: Sequence[Annotated[NDArray[numpy.int32], dict(order='C', device='cpu', writable=False)]]) -> list[float]:
-        """Replays, and returns the seconds of each call."""
+        """
+        Replays, and returns the seconds of each call; with one thread, of processor time.
+        """
 
     def __len__(self) -> int: ...
 

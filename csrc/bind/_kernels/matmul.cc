@@ -45,12 +45,58 @@ void append_blocks(Weight& weight, const std::string& kind, Blocks rows) {
   weight.append(QuantisedMatrix(format, rows.data(), size_of(rows, 0), weight.k()));
 }
 
-void linear(Floats<2> x, const Weight& weight, std::optional<Floats<1>> bias, FloatsOut<2> out) {
-  require_size(x, 1, weight.k(), "x");
-  require_size(out, 0, size_of(x, 0), "out");
+void submit_linear(kernels::InputRows in, std::int64_t tokens, const Weight& weight,
+                   const std::optional<Floats<1>>& bias, FloatsOut<2>& out) {
+  in.k = weight.k();
+  require_size(out, 0, tokens, "out");
   require_size(out, 1, weight.n(), "out");
   if (bias) require_size(*bias, 0, weight.n(), "bias");
-  const kernels::LinearArgs args{x.data(), &weight, bias ? bias->data() : nullptr, out.data(), size_of(x, 0)};
+  const kernels::LinearArgs args{in, &weight, bias ? bias->data() : nullptr, out.data(), tokens};
+  const nb::gil_scoped_release unlocked;
+  kernels::submit(args);
+}
+
+void linear(Floats<2> x, const Weight& weight, std::optional<Floats<1>> bias, FloatsOut<2> out) {
+  require_size(x, 1, weight.k(), "x");
+  kernels::InputRows in;
+  in.x = x.data();
+  submit_linear(in, size_of(x, 0), weight, bias, out);
+}
+
+kernels::InputRows normed_rows(const Floats<2>& x, const Floats<1>& norm, float eps, const Weight& weight) {
+  require_size(x, 1, weight.k(), "x");
+  require_size(norm, 0, weight.k(), "norm");
+  kernels::InputRows in;
+  in.made = kernels::Made::kNorm, in.x = x.data(), in.k = weight.k(), in.norm = norm.data(), in.eps = eps;
+  return in;
+}
+
+void norm_linear(Floats<2> x, std::optional<Floats<2>> residual, Floats<1> norm, float eps, const Weight& weight,
+                 std::optional<Floats<1>> bias, std::optional<FloatsOut<2>> sum, FloatsOut<2> out) {
+  kernels::InputRows in = normed_rows(x, norm, eps, weight);
+  require(residual.has_value() == sum.has_value(), "sum: goes with a residual, and only with one");
+  if (residual) {
+    for (int axis = 0; axis < 2; ++axis) {
+      require_size(*residual, axis, size_of(x, axis), "residual");
+      require_size(*sum, axis, size_of(x, axis), "sum");
+    }
+    in.residual = residual->data(), in.sum_out = sum->data();
+  }
+  submit_linear(in, size_of(x, 0), weight, bias, out);
+}
+
+void gated_linear(Floats<2> x, bool gelu, const Weight& weight, FloatsOut<2> out) {
+  require_size(x, 1, 2 * weight.k(), "x");
+  kernels::InputRows in;
+  in.made = kernels::Made::kGate, in.x = x.data();
+  in.gate = gelu ? kernels::Gate::kGeluTanh : kernels::Gate::kSilu;
+  submit_linear(in, size_of(x, 0), weight, std::nullopt, out);
+}
+
+void norm_argmax(Floats<2> x, Floats<1> norm, float eps, const Weight& weight, Array<std::int32_t, 1> out) {
+  const kernels::InputRows in = normed_rows(x, norm, eps, weight);
+  require_size(out, 0, size_of(x, 0), "out");
+  const kernels::LinearArgs args{in, &weight, nullptr, nullptr, size_of(x, 0), out.data()};
   const nb::gil_scoped_release unlocked;
   kernels::submit(args);
 }
@@ -90,6 +136,15 @@ void bind_matmul(nb::module_& m) {
   bind_weight(m);
   m.def("linear", &linear, nb::arg("x").noconvert(), nb::arg("weight"), nb::arg("bias").noconvert().none(),
         nb::arg("out").noconvert(), "out (T, n) = x (T, k) @ weight.T + bias (n) or None.");
+  m.def("norm_linear", &norm_linear, nb::arg("x").noconvert(), nb::arg("residual").noconvert().none(),
+        nb::arg("norm").noconvert(), nb::arg("eps"), nb::arg("weight"), nb::arg("bias").noconvert().none(),
+        nb::arg("sum").noconvert().none(), nb::arg("out").noconvert(),
+        "linear of the norm of x, or of x + residual, which then goes to sum.");
+  m.def("gated_linear", &gated_linear, nb::arg("x").noconvert(), nb::arg("gelu"), nb::arg("weight"),
+        nb::arg("out").noconvert(), "linear of silu_mul or gelu_tanh_mul of x (T, 2k).");
+  m.def("norm_argmax", &norm_argmax, nb::arg("x").noconvert(), nb::arg("norm").noconvert(), nb::arg("eps"),
+        nb::arg("weight"), nb::arg("out").noconvert(),
+        "out (T) int32 = lowest n of the maxima of linear of the norm of x; -1 without a finite maximum.");
   m.def("embedding", &embedding, nb::arg("ids").noconvert(), nb::arg("weight"), nb::arg("out").noconvert(),
         "out (T, k) = rows of the weight by id; ids (T) int32 in [0, n).");
 }

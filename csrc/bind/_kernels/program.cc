@@ -52,7 +52,7 @@ void bind_program(nb::module_& m) {
            nb::arg("inputs"), "Replays the calls over a step of these sizes.")
       .def("names", &Program::names, "What each recorded call is.")
       .def("timed_run", &timed_run, nb::arg("tokens"), nb::arg("logits"), nb::arg("slices"), nb::arg("max_blocks"),
-           nb::arg("inputs"), "Replays, and returns the seconds of each call.")
+           nb::arg("inputs"), "Replays, and returns the seconds of each call; with one thread, of processor time.")
       .def("__len__", &Program::size);
 }
 

@@ -10,7 +10,7 @@ namespace headrace::kernels::HEADRACE_ISA {
 inline void put_output(const OutputRows& out, std::int64_t row, std::int64_t panel, Vec acc) {
   const std::int64_t column = panel * kPanel, live = out.width - column;
   if (live <= 0) return;  // a padded panel
-  float* const to = out.y + row * out.stride + column;
+  float* const to = out.y + (row - out.row) * out.stride + column - out.column;
   if (live >= kPanel) return store(to, out.bias ? add(acc, load(out.bias + column)) : acc);
   store_part(to, out.bias ? add(acc, load_part(out.bias + column, live)) : acc, live);
 }

@@ -39,14 +39,4 @@ inline void quantise_row(const float* x, std::int64_t k, ActivationBlock* out, s
   for (std::int64_t g = 0; g < k / kGroupValues; ++g) quantise_group(x + g * kGroupValues, out[g * stride]);
 }
 
-// Rows of x (T, K) to `out`, tile by tile, in the order that quantised_product reads (see ops.h).
-inline void quantise(const float* x, std::int64_t k, Stretch rows, ActivationBlock* out) {
-  for_row_tiles<kTileHeight>(rows.count, [&](std::int64_t at, auto count) {
-    constexpr int M = decltype(count)::value;
-    const std::int64_t row = rows.first + at;
-    ActivationBlock* const tile = out + row * (k / kGroupValues);
-    for (int m = 0; m < M; ++m) quantise_row(x + (row + m) * k, k, tile + m, M);
-  });
-}
-
 }  // namespace headrace::kernels::HEADRACE_ISA

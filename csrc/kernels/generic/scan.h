@@ -17,8 +17,11 @@ inline RowTop row_top(const float* x, std::int64_t n) {
   });
   if (bits(broken)) return {__builtin_nanf(""), -1};
   const float value = max_of(top);
-  for (std::int64_t i = 0; i < n; ++i) {
-    if (x[i] == value) return {value, static_cast<std::int32_t>(i)};
+  const Vec wanted = set1(value);
+  for (std::int64_t i = 0; i < n; i += 16) {
+    const std::int64_t live = n - i < 16 ? n - i : 16;
+    const std::uint32_t found = bits(both(equal(load_live(x + i, live), wanted), lanes_from_to(0, live)));
+    if (found) return {value, static_cast<std::int32_t>(i + __builtin_ctz(found))};
   }
   return {value, -1};
 }

@@ -4,8 +4,8 @@
 #include "kernels/dispatch.h"
 #include "kernels/generic/attention.h"
 #include "kernels/generic/elementwise.h"
+#include "kernels/generic/input_rows.h"
 #include "kernels/generic/matmul.h"
-#include "kernels/generic/quantise.h"
 #include "kernels/generic/quantised_matmul.h"
 #include "kernels/generic/scan.h"
 
@@ -16,7 +16,8 @@ inline constexpr Table make_table(const char* name) {
   t.name = name;
   t.dense_product = dense_product;
   t.quantised_product = quantised_product;
-  t.quantise = quantise;
+  t.make_rows = make_rows;
+  t.quantise_rows = quantise_rows;
   t.rms_norm = rms_norm;
   t.rope = rope;
   t.gate_mul = gate_mul;

@@ -12,6 +12,7 @@ from headrace.contract.errors import ConfigError
 
 from .bench_delivery import (
     BenchFlags,
+    Count,
     Counts,
     Repeats,
     check_delivery,
@@ -27,7 +28,6 @@ from .guard import GuardedCommand
 if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
 
-Count = Annotated[int, typer.Option(min=1, help="Requests, or tokens of each.")]
 Filter = Annotated[str, typer.Option(help="Only cases with this text in their name.")]
 Threads = Annotated[int | None, typer.Option(help="Most kernel threads. Default: every usable processor.")]
 Backend = Annotated[str, typer.Option(help="cpu or reference.")]

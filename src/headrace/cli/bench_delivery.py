@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
 
 Repeats = Annotated[int, typer.Option(min=1, max=1000, help="Measured runs; the table shows their median.")]
+Count = Annotated[int, typer.Option(min=1, help="Requests, or tokens of each.")]
 Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
 MAX_COUNT = 1 << 20
 

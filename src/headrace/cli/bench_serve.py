@@ -9,7 +9,7 @@ import typer
 
 from headrace.contract.errors import ConfigError
 
-from .bench import BenchFlags, Count, report
+from .bench_delivery import BenchFlags, Count, report
 from .flags import flagged
 
 Milliseconds = Annotated[float | None, typer.Option(min=0.001, help="Limit in ms that a good request keeps.")]

@@ -98,6 +98,38 @@ def norm(seed: int, t: int, d: int, residual: bool = False) -> Args:
     return *rows, torch.randn(d, generator=g), 1e-5
 
 
+def stored(seed: int, kind: str, n: int, k: int) -> QuantRows | Tensor:
+    """A matrix (n, k) in blocks of ``kind``, or in float32 where that is "F32"."""
+    return torch.randn(n, k, generator=generator(seed)) if kind == "F32" else blocks(seed, kind, n, k)
+
+
+def norm_linear(seed: int, t: int, k: int, n: int, kinds: tuple[str, ...], residual: bool, bias: bool) -> Args:
+    """x (t, k), residual or None, norm (k), eps, one matrix (n, k) per kind, bias or None."""
+    g = generator(seed)
+    x, other, weight = torch.randn(t, k, generator=g), torch.randn(t, k, generator=g), torch.rand(k, generator=g)
+    parts = [stored(seed + i, kind, n, k) for i, kind in enumerate(kinds)]
+    offsets = torch.randn(n * len(kinds), generator=g) if bias else None
+    return x, other if residual else None, weight, 1e-5, parts, offsets
+
+
+def gated_linear(seed: int, t: int, k: int, n: int, kinds: tuple[str, ...], gelu: bool) -> Args:
+    """x (t, 2k), which gate, one matrix (n, k) per kind."""
+    x = torch.randn(t, 2 * k, generator=generator(seed))
+    return x, gelu, [stored(seed + i, kind, n, k) for i, kind in enumerate(kinds)]
+
+
+def norm_argmax(seed: int, r: int, k: int, n: int, ties: bool = False, broken: bool = False) -> Args:
+    """x (r, k), norm (k), eps, one float32 matrix (n, k). With ``ties`` its rows come twice, with ``broken`` the first
+    row of x holds a NaN and the second an infinity."""
+    g = generator(seed)
+    x, weight, w = torch.randn(r, k, generator=g), torch.rand(k, generator=g), torch.randn(n, k, generator=g)
+    if ties:
+        w[n // 2 :] = w[: n - n // 2].clone()
+    if broken:
+        x[0, 0], x[1, 1] = torch.nan, torch.inf
+    return x, weight, 1e-5, [w]
+
+
 def rope(seed: int, t: int, heads: tuple[int, int], d: int, rot: int, interleaved: bool) -> Args:
     g = generator(seed)
     q, k = (torch.randn(t, h, d, generator=g) for h in heads)

@@ -37,12 +37,15 @@ class Case:
     timed: bool = False
 
 
+# Which argument of an op is a weight.
+WEIGHT_AT = {"linear": 1, "embedding": 1, "norm_linear": 4, "gated_linear": 2, "norm_argmax": 3}
+
+
 def prepare(ops: Ops, case: Case, seed: int = 0) -> tuple[Any, ...]:
     """The case's arguments as ``ops`` wants them: weights packed."""
     args = case.build(seed)
-    if case.op in ("linear", "embedding"):
-        return args[0], ops.pack_weight(args[1]), *args[2:]
-    return args
+    at = WEIGHT_AT.get(case.op)
+    return args if at is None else (*args[:at], ops.pack_weight(args[at]), *args[at + 1 :])
 
 
 def call(ops: Ops, op: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
@@ -97,6 +100,23 @@ def _quantised(t: int, k: int, n: int, *kinds: str, bias: bool = False, timed: b
     return Case(name, "linear", build, atol=0.018 * k**0.5, row_args=(0,), timed=timed)
 
 
+def _norm_linear(
+    t: int, k: int, n: int, *kinds: str, residual: bool = True, bias: bool = False, timed: bool = False
+) -> Case:
+    """Normed rows have values of about 1: their rounding costs twice that of ``_quantised``."""
+    build = partial(inputs.norm_linear, t=t, k=k, n=n, kinds=kinds, residual=residual, bias=bias)
+    name = f"norm_linear-{'+'.join(kinds)}-{t}x{k}x{n}{'-add' if residual else ''}{'-bias' if bias else ''}"
+    atol = 3e-6 * k**0.5 + 1e-5 if kinds == ("F32",) else 0.036 * k**0.5
+    return Case(name, "norm_linear", build, atol, row_args=(0, 1) if residual else (0,), timed=timed)
+
+
+def _gated_linear(t: int, k: int, n: int, *kinds: str, gelu: bool = False, timed: bool = False) -> Case:
+    build = partial(inputs.gated_linear, t=t, k=k, n=n, kinds=kinds, gelu=gelu)
+    name = f"gated_linear-{'+'.join(kinds)}-{t}x{k}x{n}{'-gelu' if gelu else ''}"
+    atol = 3e-6 * k**0.5 + 1e-5 if kinds == ("F32",) else 0.036 * k**0.5
+    return Case(name, "gated_linear", build, atol, row_args=(0,), timed=timed)
+
+
 def _rows(op: str, name: str, build: Callable[[int], tuple[Any, ...]], *row_args: int, timed: bool = False) -> Case:
     return Case(f"{op}-{name}", op, build, row_args=row_args, timed=timed)
 
@@ -146,6 +166,23 @@ CASES: tuple[Case, ...] = (
     _quantised(9, 256, 21, "Q5_0", "F32", "Q4_K", "Q6_K", bias=True),
     *(_quantised(t, 576, 1536, kind, timed=True) for kind in ("Q4_1", "Q8_0") for t in (1, 4, 8, 16, 64, 512)),
     _quantised(1, 576, 49152, "Q8_0", timed=True),
+    *(_norm_linear(t, 96, 70, kind) for kind in ("F32", "Q4_1", "Q8_0") for t in (0, 1, 13, 100)),
+    _norm_linear(7, 256, 37, "Q8_0", residual=False, bias=True),
+    _norm_linear(30, 256, 21, "Q5_0", "F32", "Q6_K", bias=True),
+    *(_norm_linear(t, 576, 3072, kind, timed=True) for kind in ("Q4_1", "Q8_0") for t in (1, 16, 512)),
+    *(_gated_linear(t, 96, 70, kind) for kind in ("F32", "Q4_1", "Q8_0") for t in (0, 1, 13, 100)),
+    _gated_linear(30, 256, 21, "Q5_0", "F32", "Q6_K", gelu=True),
+    *(_gated_linear(t, 1536, 576, kind, timed=True) for kind in ("Q4_1", "Q8_0") for t in (1, 16, 512)),
+    *(
+        _rows("norm_argmax", name, partial(inputs.norm_argmax, r=r, k=k, n=n, ties=ties, broken=broken), 0)
+        for name, r, k, n, ties, broken in (
+            ("plain", 5, 40, 1000, False, False),
+            ("ties", 100, 33, 700, True, False),
+            ("broken", 4, 16, 50, False, True),
+            ("one", 2, 8, 1, False, False),
+            ("none", 0, 8, 20, False, False),
+        )
+    ),
     *(
         _rows("embedding", kind, partial(inputs.quantised_embedding, kind=kind, t=9, vocab=37, k=512), 0)
         for kind in KINDS

@@ -89,6 +89,14 @@ class Ops:
     # linear(x (T, K), w, bias (N,) | None) -> (T, N): x @ w.T + bias. K is reduced in one fixed order. Where w is
     #   stored in blocks a backend may round x to int8, with a scale per row and 32 values.
     linear: Callable[[Tensor, Weight, Tensor | None], Tensor]
+    # norm_linear(x (T, K), residual (T, K) | None, norm (K,), eps, w, bias | None) -> (linear of rms_norm(x +
+    #   residual), x + residual); without a residual, of rms_norm(x), and x itself. One pass makes each row.
+    norm_linear: Callable[[Tensor, Tensor | None, Tensor, float, Weight, Tensor | None], tuple[Tensor, Tensor]]
+    # gated_linear(x (T, 2K), gelu: bool, w) -> (T, N): linear of silu_mul(x), or of gelu_tanh_mul(x), no bias.
+    gated_linear: Callable[[Tensor, bool, Weight], Tensor]
+    # norm_argmax(x (R, K), norm (K,), eps, w) -> ids (R,) int32: what greedy ``sample`` draws from the linear of
+    #   rms_norm(x), without keeping the logits.
+    norm_argmax: Callable[[Tensor, Tensor, float, Weight], Tensor]
     # embedding(ids (T,), w (V, K)) -> (T, K). The same Weight may serve as LM head.
     embedding: Callable[[Tensor, Weight], Tensor]
     # rms_norm(x (..., D), weight (D,), eps) -> like x, over the last dimension:

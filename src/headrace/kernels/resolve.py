@@ -13,7 +13,7 @@ from .ops import Ops, op_names
 BACKENDS = ("cpu", "reference")
 
 # A Weight made by one backend means nothing to another: these ops come from one backend or not at all.
-_WEIGHT_OPS = ("pack_weight", "linear", "embedding")
+_WEIGHT_OPS = ("pack_weight", "linear", "norm_linear", "gated_linear", "norm_argmax", "embedding")
 
 
 def resolve_ops(backend: str = "cpu", strict: bool = False) -> Ops:

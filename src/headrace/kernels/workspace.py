@@ -61,6 +61,12 @@ def empty(*shape: int) -> Tensor:
     return torch.empty(shape) if arena is None else arena.empty(shape)
 
 
+def empty_ids(count: int) -> Tensor:
+    """Uninitialised int32 memory for ``count`` ids."""
+    arena = _current.arena
+    return torch.empty(count, dtype=torch.int32) if arena is None else arena.empty((count,)).view(torch.int32)
+
+
 def rows_of(x: Tensor) -> Tensor:
     """``x`` with its rows in one stretch of memory. A capture refuses to copy: the copy would not be replayed."""
     if x.is_contiguous():

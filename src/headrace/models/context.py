@@ -66,3 +66,7 @@ class Model(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and LM head: (R, hidden) -> (R, V) float32."""
         ...
+
+    def greedy_ids(self, hidden: Tensor) -> Tensor:
+        """What greedy sampling draws from ``logits``, without making them: (R, hidden) -> (R,) int32."""
+        ...

@@ -1,30 +1,34 @@
 """Device-side correction: what the host could not know when it packed a step while the one before was in flight.
 
 Only the newest input id of a sequence can be unknown. It is the token that the previous step sampled for the same
-sequence, found through ``prev_positions``.
+sequence, found through ``prev_positions``. Plain arrays: on a CPU they are the memory that the model reads.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from headrace.contract.plan import IntArray
 
 UNKNOWN = -1
 
 
-def fill_unknown_ids(input_ids: Tensor, query_start_loc: Tensor, prev_positions: Tensor, last_sampled: Tensor) -> None:
+def fill_unknown_ids(
+    input_ids: IntArray, query_start_loc: IntArray, prev_positions: IntArray, last_sampled: IntArray
+) -> None:
     """In place. input_ids (T,), query_start_loc (S+1,), prev_positions (S,), last_sampled (S_prev,), all int32.
 
     Raises ValueError when an unknown id has no sampled token to stand for it: a broken plan must never reach a model.
     """
-    rows = torch.nonzero(input_ids == UNKNOWN).flatten()
-    if rows.numel() == 0:
+    rows = np.flatnonzero(input_ids == UNKNOWN)
+    if rows.size == 0:
         return
-    slices = torch.searchsorted(query_start_loc, rows.to(torch.int32), right=True) - 1
+    slices = np.searchsorted(query_start_loc, rows, side="right") - 1
     previous = prev_positions[slices]
     is_last_row = rows == query_start_loc[slices + 1] - 1
-    if not bool((is_last_row & (previous >= 0) & (previous < last_sampled.numel())).all()):
+    if not (is_last_row & (previous >= 0) & (previous < last_sampled.size)).all():
         raise ValueError("input_ids: an unknown token that the previous step did not sample")
-    input_ids[rows] = last_sampled[previous.long()]
-    if bool((input_ids[rows] < 0).any()):
+    found = last_sampled[previous]
+    if (found < 0).any():
         raise ValueError("input_ids: the previous step sampled nothing for a sequence that goes on")
+    input_ids[rows] = found

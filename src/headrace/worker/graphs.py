@@ -55,7 +55,7 @@ def settle_policy(policy: str, backend: str) -> GraphPlan:
 
 
 class StepGraph:
-    """One captured forward, final norm and head included, for steps up to a size."""
+    """One captured forward for steps up to a size, and two heads: logits, or the ids that greedy rows draw."""
 
     def __init__(
         self, model: Model, ops: Ops, kv: Sequence[LayerKV], mode: GraphMode, tokens: int, logits: int
@@ -71,31 +71,38 @@ class StepGraph:
             zeros(logits),
         )
         tables = [tensor for group in groups for tensor in (group.block_table, group.slots)]
-        self._recording = Recording(tokens, logits, [ids, positions, starts, lens, rows, *tables])
-        used = self._recording.eager_attention(ops) if mode == GraphMode.PIECEWISE else ops
+        self._body = Recording(tokens, logits, [ids, positions, starts, lens, *tables])
+        self._logits_head, self._greedy_head = (Recording(tokens, logits, [rows]) for _ in range(2))
+        used = self._body.eager_attention(ops) if mode == GraphMode.PIECEWISE else ops
         context = ForwardContext(used, ids, positions, starts, lens, groups, kv)
-        with torch.inference_mode(), self._recording.capturing():
-            self.hidden = model.forward(context)
-            self.logits = model.logits(ops.gather_rows(self.hidden, rows))
+        with torch.inference_mode():
+            with self._body.capturing():
+                self._hidden = model.forward(context)
+            with self._logits_head.capturing():
+                self._logits = model.logits(ops.gather_rows(self._hidden, rows))
+            with self._greedy_head.capturing():
+                self._ids = model.greedy_ids(ops.gather_rows(self._hidden, rows))
 
     def fits(self, num_tokens: int, num_logits: int) -> bool:
         return num_tokens <= self.tokens and num_logits <= self._logits_rows
 
-    def run(self, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(hidden (T, D), logits (R, V)): views that the next run overwrites."""
+    def run(self, context: ForwardContext, rows: Tensor, greedy: bool = False) -> tuple[Tensor, Tensor]:
+        """(hidden (T, D), logits (R, V), or with ``greedy`` ids (R,)): views that the next run overwrites."""
         sizes, inputs = _as_replayed(context, rows)
-        self._recording.run(sizes, inputs)
-        return self.hidden[: sizes.tokens], self.logits[: sizes.logits]
+        self._body.run(sizes, inputs)
+        (self._greedy_head if greedy else self._logits_head).run(sizes, [rows])
+        return self._hidden[: sizes.tokens], (self._ids if greedy else self._logits)[: sizes.logits]
 
     def timed_run(self, context: ForwardContext, rows: Tensor) -> list[tuple[str, float]]:
-        """Runs a step of a FULL graph; what each call is and the seconds it took."""
-        return self._recording.timed_run(*_as_replayed(context, rows))
+        """Runs a greedy step of a FULL graph; what each call is and the seconds it took."""
+        sizes, inputs = _as_replayed(context, rows)
+        return self._body.timed_run(sizes, inputs) + self._greedy_head.timed_run(sizes, [rows])
 
 
 def _as_replayed(context: ForwardContext, rows: Tensor) -> tuple[Sizes, list[Tensor]]:
-    """A step's sizes, and its inputs in the order in which they were declared."""
+    """A step's sizes, and its body's inputs in the order in which they were declared."""
     tables = [tensor for group in context.groups for tensor in (group.block_table, group.slots)]
-    inputs = [context.input_ids, context.positions, context.query_start_loc, context.seq_lens, rows, *tables]
+    inputs = [context.input_ids, context.positions, context.query_start_loc, context.seq_lens, *tables]
     width = context.groups[0].block_table.shape[1]
     return Sizes(len(context.input_ids), len(rows), len(context.seq_lens), width), inputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
@@ -12,6 +12,8 @@ from headrace._core import RowTable
 from headrace.contract.batch import PackedBatch
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
 
+from .sampler import is_plain_greedy
+
 
 class Packer:
     """Rows of live sequences: tokens and block tables (C++), and how each wants to be sampled."""
@@ -20,12 +22,20 @@ class Packer:
         self._rows = RowTable(block_size, num_groups)
         self._num_groups = num_groups
         self._starts: dict[int, SequenceStart] = {}
+        self._scored: set[int] = set()
+        self._plain: set[int] = set()  # sequences that is_plain_greedy holds for
 
     def pack(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> PackedBatch:
         """Takes the plan's news over and fills new arrays. Raises ValueError on a plan that does not fit."""
         for seq_id in plan.dropped.tolist():
             self._starts.pop(seq_id, None)
-        self._starts.update((start.seq_id, start) for start in starts)
+            self._plain.discard(seq_id)
+            self._scored.discard(seq_id)
+        for start in starts:
+            self._starts[start.seq_id] = start
+            (self._plain.add if is_plain_greedy(start) else self._plain.discard)(start.seq_id)
+            scored = start.sampling.prompt_logprobs is not None
+            (self._scored.add if scored else self._scored.discard)(start.seq_id)
         num_tokens, num_slices = plan.total_tokens, len(plan.seq_ids)
 
         def room(num_logits: int, max_blocks: int) -> PackedBatch:
@@ -35,6 +45,15 @@ class Packer:
 
     def start(self, seq_id: int) -> SequenceStart:
         return self._starts[seq_id]
+
+    def all_plain_greedy(self, seq_ids: Iterable[int]) -> bool:
+        """Whether none of these sequences needs logits: see ``sampler.is_plain_greedy``."""
+        return self._plain.issuperset(seq_ids)
+
+    @property
+    def any_scored(self) -> bool:
+        """Whether some live sequence wants prompt logprobs."""
+        return bool(self._scored)
 
     def tokens(self, seq_id: int) -> IntArray:
         """All tokens known of a sequence, read-only."""

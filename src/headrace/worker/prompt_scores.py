@@ -31,7 +31,9 @@ class ScoreSlice:
 
 def plan_scores(plan: StepPlan, packer: Packer, query_start_loc: IntArray) -> list[ScoreSlice]:
     """The slices whose sequence wants prompt logprobs, cut at the prompt's end."""
-    out = []
+    out: list[ScoreSlice] = []
+    if not packer.any_scored:
+        return out
     for i, seq_id in enumerate(plan.seq_ids.tolist()):
         start = packer.start(seq_id)
         if start.sampling.prompt_logprobs is None:

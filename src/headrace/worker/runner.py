@@ -16,7 +16,8 @@ from .graphs import Graphs
 
 
 class Runner:
-    """``forward`` gives hidden states of all rows and logits of those asked for; ``logits`` is the head alone.
+    """``forward`` gives hidden states of all rows, and logits or greedy ids of those asked for; ``logits`` is the head
+    alone.
 
     With ``graphs`` a step that fits one is replayed from it; its results are then views that the next step overwrites.
     """
@@ -45,17 +46,24 @@ class Runner:
 
     def clone_blocks(self, pairs: IntArray) -> None:
         """Copies KV blocks, ``pairs`` flat (from, to), in this order: one may be a later one's source."""
+        if len(pairs) == 0:
+            return
         tensors = {t.data_ptr(): t for layer in self._kv for t in (layer.k, layer.v)}  # groups share them
         for source, target in zip(pairs[::2].tolist(), pairs[1::2].tolist()):
             for tensor in tensors.values():
                 tensor[target].copy_(tensor[source])
 
-    def forward(self, batch: PackedBatch, context: ForwardContext, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch."""
+    def forward(
+        self, batch: PackedBatch, context: ForwardContext, rows: Tensor, greedy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch; with ``greedy`` not their
+        logits but the ids (R,) int32 that greedy sampling draws from them."""
         graph = self.graphs.find(batch, len(rows)) if self.graphs is not None else None
         if graph is not None:
-            return graph.run(context, rows)
+            return graph.run(context, rows, greedy)
         hidden = self.model.forward(context)
+        if greedy:
+            return hidden, self.model.greedy_ids(self.ops.gather_rows(hidden, rows))
         return hidden, self.logits(hidden, rows)
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:

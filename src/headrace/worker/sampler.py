@@ -77,6 +77,14 @@ def _has_rules(row: SampleRow) -> bool:
     return bool(penalties or w.logit_bias or w.allowed_token_ids or w.banned_token_ids or _too_early_ids(row))
 
 
+def is_plain_greedy(start: SequenceStart) -> bool:
+    """Whether every token of this sequence is the lowest id of its largest logits, and nobody asks for more."""
+    w = start.sampling
+    shaped = w.repetition_penalty != 1.0 or w.presence_penalty != 0.0 or w.frequency_penalty != 0.0 or w.min_tokens
+    listed = w.logit_bias or w.allowed_token_ids or w.banned_token_ids
+    return not (w.temperature > 0 or w.logprobs is not None or shaped or listed or start.grammar is not None)
+
+
 def _too_early_ids(row: SampleRow) -> list[int]:
     """Ids that would end the sequence before ``min_tokens``."""
     w = row.start.sampling

@@ -41,9 +41,10 @@ class StepHandle:
     plan: StepPlan
     batch: PackedBatch
     scores: list[ScoreSlice]
+    greedy: bool  # every sampled row is plainly greedy: the forward draws, and there are no logits
     forward: Ticket | None = None
     sample: Ticket | None = None
-    logits: Tensor | None = None
+    drawn: Tensor | None = None  # logits (R, V), or with ``greedy`` ids (R,)
     prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     masks: GrammarMasks = field(default_factory=GrammarMasks)
     starts: Sequence[SequenceStart] = ()
@@ -69,7 +70,7 @@ class Worker:
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
         self._grammars = Grammars(runner.model.vocab_size)
         self._device = DeviceThread(guard=self._guard, enter=enter)
-        self._last_sampled = torch.empty(0, dtype=torch.int32)  # device side: the previous step's token per slice
+        self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         with no_pending_reads(self._guard):
@@ -78,7 +79,9 @@ class Worker:
     def _launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
         self._grammars.take(plan.dropped.tolist(), starts)
-        handle = StepHandle(plan, batch, plan_scores(plan, self._packer, batch.query_start_loc), starts=starts)
+        greedy = self._speculator is None and self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
+        scores = plan_scores(plan, self._packer, batch.query_start_loc)
+        handle = StepHandle(plan, batch, scores, greedy, starts=starts)
         handle.forward = self._device.launch(lambda: self._forward(handle))
         return handle
 
@@ -87,7 +90,7 @@ class Worker:
             self._launch_sample(handle)
 
     def _launch_sample(self, handle: StepHandle) -> None:
-        rows = self._sample_rows(handle)
+        rows = [] if handle.greedy else self._sample_rows(handle)
         handle.masks = self._grammars.masks(rows)
         if self._speculator is not None:
             handle.sample = self._device.launch(lambda: self._verify(handle))
@@ -127,10 +130,10 @@ class Worker:
             self._forward_drafts(handle, self._speculator)
             return
         context = self._runner.context(handle.batch)
-        prev = torch.from_numpy(handle.batch.prev_positions)
-        fill_unknown_ids(context.input_ids, context.query_start_loc, prev, self._last_sampled)
+        batch = handle.batch  # the context reads the same memory
+        fill_unknown_ids(batch.input_ids, batch.query_start_loc, batch.prev_positions, self._last_sampled)
         rows = torch.from_numpy(handle.batch.logits_indices[handle.batch.discard == 0])
-        hidden, handle.logits = self._runner.forward(handle.batch, context, rows)
+        hidden, handle.drawn = self._runner.forward(handle.batch, context, rows, handle.greedy)
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
 
     def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
@@ -138,7 +141,7 @@ class Worker:
         handle.verification = verification = speculator.revise(handle.plan, handle.batch)
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
-        hidden, handle.logits = self._runner.forward(batch, self._runner.context(batch), rows)
+        hidden, handle.drawn = self._runner.forward(batch, self._runner.context(batch), rows)
         scores = moved(handle.scores, handle.batch.query_start_loc, batch.query_start_loc)
         handle.prompt_logprobs = score(self._runner, hidden, scores)
 
@@ -153,12 +156,12 @@ class Worker:
             return ids, logprobs
         rows = self._speculator.sample_rows(handle.plan, verification)
         if rows:
-            assert handle.logits is not None
+            assert handle.drawn is not None
             masks = handle.masks.spread([len(verification.drafts[i]) + 1 for i in np.flatnonzero(handle.plan.samples)])
             plan = plan_sampling(rows, masks.apply if masks.words else None)
-            drawn, logprobs = draw(self._runner.ops, handle.logits, plan)
+            drawn, logprobs = draw(self._runner.ops, handle.drawn, plan)
             ids = drawn.numpy()
-        handle.logits = None
+        handle.drawn = None
         handle.verdict = self._speculator.judge(handle.plan, verification, ids)
         return ids, logprobs
 
@@ -166,15 +169,18 @@ class Worker:
     def _sample(self, handle: StepHandle, plan: SamplePlan | None) -> tuple[IntArray, LogprobArrays | None]:
         assert handle.forward is not None
         handle.forward.result(0)  # raises here what the forward raised
-        last = torch.full((len(handle.plan.seq_ids),), -1, dtype=torch.int32)
-        ids, logprobs = torch.empty(0, dtype=torch.int32), None
-        if plan is not None:
-            assert handle.logits is not None
-            ids, logprobs = draw(self._runner.ops, handle.logits, plan)
-            last[torch.from_numpy(handle.batch.discard == 0)] = ids
-        handle.logits = None
+        last = np.full(len(handle.plan.seq_ids), -1, np.int32)
+        ids, logprobs = np.empty(0, np.int32), None
+        if handle.drawn is not None and (handle.greedy or plan is not None):
+            if plan is None:
+                ids = handle.drawn.numpy().copy()  # the next step may overwrite it
+            else:
+                drawn, logprobs = draw(self._runner.ops, handle.drawn, plan)
+                ids = drawn.numpy()
+            last[handle.batch.discard == 0] = ids
+        handle.drawn = None
         self._last_sampled = last
-        return ids.numpy(), logprobs
+        return ids, logprobs
 
     # -- host again ---------------------------------------------------------------------------------------------
 
@@ -184,8 +190,9 @@ class Worker:
             return self._verified(handle, handle.verdict, logprobs)
         sampled = np.flatnonzero(handle.batch.discard == 0)
         counts = np.zeros(len(plan.seq_ids), dtype=np.int32)
-        errors = _row_errors(handle, sampled, tokens)
-        good = np.array([int(plan.seq_ids[i]) not in errors for i in sampled], dtype=bool)
+        errors, good = _row_errors(handle, sampled, tokens), np.ones(len(sampled), dtype=bool)
+        if errors:
+            good = ~np.isin(plan.seq_ids[sampled], list(errors))
         counts[sampled] = good
         self._packer.append(plan.seq_ids[sampled[good]], tokens[good])
         if self._guard.on:
@@ -245,10 +252,9 @@ def _times(handle: StepHandle) -> StepTimes | None:
 def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:
     """Sequences whose row gave no token that stands, and why."""
     errors = dict(handle.masks.errors)
-    for row, (i, token) in enumerate(zip(sampled, tokens)):
-        if token < 0:
-            masked = row in handle.masks.words
-            errors.setdefault(int(handle.plan.seq_ids[i]), NO_TOKEN if masked else NO_FINITE_LOGIT)
+    for row in np.flatnonzero(tokens < 0).tolist():
+        masked = row in handle.masks.words
+        errors.setdefault(int(handle.plan.seq_ids[sampled[row]]), NO_TOKEN if masked else NO_FINITE_LOGIT)
     return errors
 
 

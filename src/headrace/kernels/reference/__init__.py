@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import activation, attention, cache, matmul, norms, rope, sampling
+from . import activation, attention, cache, fused, matmul, norms, rope, sampling
 
 
 def build() -> dict[str, Callable[..., Any]]:
@@ -16,6 +16,9 @@ def build() -> dict[str, Callable[..., Any]]:
     return {
         "pack_weight": matmul.pack_weight,
         "linear": matmul.linear,
+        "norm_linear": fused.norm_linear,
+        "gated_linear": fused.gated_linear,
+        "norm_argmax": fused.norm_argmax,
         "embedding": matmul.embedding,
         "rms_norm": norms.rms_norm,
         "add_rms_norm": norms.add_rms_norm,

@@ -2,5 +2,6 @@
 
 Four roles: ``config``, ``topology``, ``tensor_table``, ``layout``, ``reading`` and ``assembly`` derive, validate and
 wire; ``params`` only holds tensors; ``forward``, ``layer``, ``attention``, ``compression``, ``selection``, ``experts``,
-``engram``, ``vision`` and ``drafting`` run; ``quantise``, ``engram_hash``, ``mixing`` and ``tensor_ops`` are pure functions.
+``engram``, ``vision`` and ``drafting`` run; ``quantise``, ``engram_hash``, ``mixing`` and ``tensor_ops`` are pure
+functions.
 """

@@ -59,3 +59,9 @@ class V41Model:
         """Final norm and LM head: (R, hidden) -> (R, V) float32."""
         normed = self.arithmetic.norm(hidden, self.params.norm, self.config.norm_eps)
         return self.arithmetic.exact_linear(normed, self.params.head)
+
+    def greedy_ids(self, hidden: Tensor) -> Tensor:
+        """(R, hidden) -> (R,) int32: the lowest id of the largest logits, -1 for a row without a finite maximum."""
+        best = self.logits(hidden).nan_to_num(nan=-torch.inf).max(dim=-1)
+        ids = best.indices.to(torch.int32)
+        return torch.where(best.values.isfinite(), ids, torch.full_like(ids, -1))

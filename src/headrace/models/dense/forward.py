@@ -42,27 +42,34 @@ class DenseModel:
         residual = ops.embedding(ctx.input_ids, self.params.embedding)
         if config.embedding_scale != 1.0:
             residual = ops.axpy(residual, config.embedding_scale, None)
-        normed = ops.rms_norm(residual, layers[0].input_norm, config.norm_eps)
+        branch: Tensor | None = None  # what the layer before adds; each norm does the addition
         for index, layer in enumerate(layers):
-            branch = self._attention(ctx, index, layer, normed)
-            normed, residual = ops.add_rms_norm(branch, residual, layer.mlp_norm, config.norm_eps)
-            branch = self._mlp(ops, layer, normed)
-            if index + 1 < len(layers):
-                norm = layers[index + 1].input_norm
-                normed, residual = ops.add_rms_norm(branch, residual, norm, config.norm_eps)
-        return ops.axpy(branch, 1.0, residual)
+            qkv, residual = ops.norm_linear(
+                residual, branch, layer.input_norm, config.norm_eps, layer.qkv, layer.qkv_bias
+            )
+            branch = self._attention(ctx, index, layer, qkv)
+            gate_up, residual = ops.norm_linear(residual, branch, layer.mlp_norm, config.norm_eps, layer.gate_up, None)
+            inner = ops.gated_linear(gate_up, config.activation != "silu", layer.down)
+            branch = self._normed(ops, inner, layer.mlp_out_norm)
+        return residual if branch is None else ops.axpy(branch, 1.0, residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and LM head: (R, hidden) -> (R, V) float32."""
-        normed = self.ops.rms_norm(hidden, self.params.final_norm, self.config.norm_eps)
-        return self.ops.linear(normed, self.params.head, None)
+        logits, _ = self.ops.norm_linear(
+            hidden, None, self.params.final_norm, self.config.norm_eps, self.params.head, None
+        )
+        return logits
 
-    def _attention(self, ctx: ForwardContext, index: int, layer: LayerParams, x: Tensor) -> Tensor:
-        """Attention branch of one layer, (T, hidden) -> (T, hidden). Writes keys and values first."""
+    def greedy_ids(self, hidden: Tensor) -> Tensor:
+        """(R, hidden) -> (R,) int32: the lowest id of the largest logits, -1 for a row without a finite maximum."""
+        return self.ops.norm_argmax(hidden, self.params.final_norm, self.config.norm_eps, self.params.head)
+
+    def _attention(self, ctx: ForwardContext, index: int, layer: LayerParams, qkv: Tensor) -> Tensor:
+        """Attention branch of one layer, its projections (T, N) -> (T, hidden). Writes keys and values first."""
         ops, config, kv = ctx.ops, self.config, ctx.layers[index]
         group = ctx.groups[kv.group]
         q = ops.qkv_to_cache(
-            ops.linear(x, layer.qkv, layer.qkv_bias),
+            qkv,
             layer.q_norm,
             layer.k_norm,
             config.norm_eps,
@@ -84,12 +91,6 @@ class DenseModel:
             config.windows[index],
         )
         return self._normed(ops, ops.linear(seen.flatten(1), layer.output, None), layer.attention_out_norm)
-
-    def _mlp(self, ops: Ops, layer: LayerParams, x: Tensor) -> Tensor:
-        """MLP branch of one layer, (T, hidden) -> (T, hidden)."""
-        gate_up = ops.linear(x, layer.gate_up, None)
-        inner = ops.silu_mul(gate_up) if self.config.activation == "silu" else ops.gelu_tanh_mul(gate_up)
-        return self._normed(ops, ops.linear(inner, layer.down, None), layer.mlp_out_norm)
 
     def _normed(self, ops: Ops, branch: Tensor, weight: Tensor | None) -> Tensor:
         return branch if weight is None else ops.rms_norm(branch, weight, self.config.norm_eps)
