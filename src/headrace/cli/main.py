@@ -14,6 +14,7 @@ from .bench import bench_app
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
+from .golden import golden_app
 from .guard import GuardedCommand
 from .models import models_app
 from .run import run
@@ -34,6 +35,7 @@ def build_app() -> typer.Typer:
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
     app.add_typer(bench_app(), name="bench")
+    app.add_typer(golden_app(), name="golden")
     return app
 
 
