@@ -1,4 +1,4 @@
-"""The deterministic mode on real weights as they are stored: places in a batch, prefix hits up to thousands of tokens."""
+"""The deterministic mode on real weights as stored: places in a batch, prefix hits up to thousands of tokens."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_models import start
 from typer.testing import CliRunner, Result
 
 from headrace import _kernels
@@ -42,6 +43,16 @@ def test_the_tiny_model_answers_as_it_did(isa: str, dtype: str) -> None:
     plain = reported(golden("check", "--tiny", "--dtype", dtype, "--json"))
     assert plain["key"] | {"isa": isa, "dtype": dtype, "deterministic": True} == plain["key"]
     assert (plain["ok"], plain["compared"], plain["total"]) == (True, 18, 18)
+
+
+def test_other_variants_of_the_libraries_below_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor for which torch and the C library choose other code, with the kernels' instruction set kept."""
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F")
+    process = start("golden", "check", "--tiny", "--json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err.decode()
+    assert json.loads(out)["ok"]
 
 
 def test_avx2_and_avx512_have_one_answer() -> None:
