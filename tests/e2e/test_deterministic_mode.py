@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,20 @@ def test_unseeded_draws_depend_on_the_prompt_alone(model: str) -> None:
     assert others[1] == others[2] == first
     assert others[0] != first
     assert len({tuple(ids) for ids, _ in first}) == 3, "choices of one prompt differ"
+
+
+@pytest.mark.parametrize("own_process", [False, True])
+def test_the_async_front_draws_the_same(model: str, own_process: bool) -> None:
+    async def collect() -> list[int]:
+        async with AsyncLLM(model, deterministic=True, kv_memory=4 << 20, own_process=own_process) as llm:
+            streams = [llm.generate(p, SamplingParams(max_tokens=12, temperature=1.0)) for p in ("zzz", "abc")]
+            finals = [[output async for output in stream][-1] for stream in streams]
+            ids: list[int] = finals[1].outputs[0].token_ids
+            return ids
+
+    with LLM(model, deterministic=True, kv_memory=4 << 20) as llm:
+        expected = drawn(llm, ["abc"])[0][0][0]
+    assert asyncio.run(collect()) == expected
 
 
 def test_without_the_mode_unseeded_draws_differ(model: str) -> None:

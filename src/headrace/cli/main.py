@@ -14,6 +14,7 @@ from .bench import bench_app
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
+from .golden import golden_app
 from .guard import GuardedCommand
 from .kv import kv_app
 from .models import models_app
@@ -38,6 +39,7 @@ def build_app() -> typer.Typer:
     app.add_typer(tenants_app(), name="tenants")
     app.add_typer(bench_app(), name="bench")
     app.add_typer(kv_app(), name="kv")
+    app.add_typer(golden_app(), name="golden")
     return app
 
 

@@ -220,7 +220,7 @@ class Engine:
         step = Step(plan)
         self._counts.launched(plan)
         try:
-            with self._guard.launching(f"the forward launch of step {plan.step}"):
+            with self._guard.launching("the forward launch", plan.step):
                 step.handle = self.worker.launch_forward(plan, self._starts(plan))
         except Exception as error:  # surfaces in _finish, in step order
             step.error = error
@@ -241,7 +241,7 @@ class Engine:
     def _launch_sample(self, step: Step) -> None:
         if step.error is None:
             try:
-                with self._guard.launching(f"the sample launch of step {step.plan.step}"):
+                with self._guard.launching("the sample launch", step.plan.step):
                     self.worker.launch_sample(step.handle)
             except Exception as error:
                 step.error = error

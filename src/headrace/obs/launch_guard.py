@@ -8,47 +8,47 @@ thread is in none of them. The guard holds no locks and starts nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from headrace.contract.errors import HiddenWait
 
 
+class _Scope:
+    """One entry of a thread's stack, for the length of a ``with``."""
+
+    def __init__(self, stack: list[str | None], launch: str | None) -> None:
+        self._stack = stack
+        self._launch = launch
+
+    def __enter__(self) -> None:
+        self._stack.append(self._launch)
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.pop()
+
+
 class LaunchGuard:
-    """Off, every call costs an attribute look-up and nothing is refused."""
+    """Off, nothing is refused and a launch costs a look-up: it is on the way of every step."""
 
     def __init__(self, on: bool = False) -> None:
         self.on = on
         self._scopes = threading.local()
+        self._nothing: AbstractContextManager[None] = nullcontext()
 
-    @contextmanager
-    def launching(self, what: str) -> Iterator[None]:
-        """Until its end no wait is allowed on this thread; ``what`` is named in the error."""
-        with self._inside(what):
-            yield
+    def launching(self, what: str, step: int = -1) -> AbstractContextManager[None]:
+        """Until its end no wait is allowed on this thread; ``what`` (and the step) is named in the error."""
+        if not self.on:
+            return self._nothing
+        return _Scope(self._stack(), what if step < 0 else f"{what} of step {step}")
 
-    @contextmanager
-    def allowed(self, reason: str) -> Iterator[None]:
+    def allowed(self, reason: str) -> AbstractContextManager[None]:
         """A declared wait inside a launch. ``reason`` must not be empty: it is there for the reader.
 
         A launch inside it forbids again. Raises ValueError.
         """
         if not reason:
             raise ValueError("reason: a wait inside a launch needs one")
-        with self._inside(None):
-            yield
-
-    @contextmanager
-    def _inside(self, scope: str | None) -> Iterator[None]:
-        if not self.on:
-            yield
-            return
-        stack = self._stack()
-        stack.append(scope)
-        try:
-            yield
-        finally:
-            stack.pop()
+        return _Scope(self._stack(), None) if self.on else self._nothing
 
     @property
     def launch(self) -> str | None:

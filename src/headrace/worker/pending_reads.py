@@ -6,8 +6,8 @@ A TorchFunctionMode sees every call on this thread; it is entered only while the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
@@ -35,11 +35,6 @@ class _NoReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def no_pending_reads(guard: LaunchGuard) -> Iterator[None]:
+def no_pending_reads(guard: LaunchGuard) -> AbstractContextManager[Any]:
     """While open, reading a tensor on this thread asks the guard. Nothing at all when the guard is off."""
-    if not guard.on:
-        yield
-        return
-    with _NoReads(guard):
-        yield
+    return _NoReads(guard) if guard.on else nullcontext()

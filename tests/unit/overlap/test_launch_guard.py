@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -120,6 +121,7 @@ READS: list[Callable[[Tensor], object]] = [
     lambda t: t[0].item(),
     lambda t: t.tolist(),
     lambda t: t.numpy(),
+    lambda t: np.asarray(t),
     lambda t: bool(t[0]),
     lambda t: int(t[0]),
     lambda t: float(t[0]),

@@ -1,0 +1,119 @@
+"""``check`` and ``refresh`` as functions: open the engine, measure what is owned, compare or write. No printing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace import __version__
+from headrace.api.llm import LLM
+from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError
+from headrace.models.sources import resolve_model
+
+from .baseline import FORMAT, Baseline, Entry, Reason, read, write
+from .compare import Difference, compare
+from .key import Key, key_of, model_name, weights_digest
+from .lock import Lock
+from .measure import measure
+from .suite import Sample, Share, suite
+
+PARTIAL = "would be partial: a baseline holds every sample, so neither group nor rank can be given"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """``compared`` of ``total`` samples were this share's."""
+
+    key: Key
+    path: Path
+    compared: int
+    total: int
+    differences: list[Difference]
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        facts = {"ok": not self.differences, "key": msgspec.to_builtins(self.key), "baseline": str(self.path)}
+        counts = {"compared": self.compared, "total": self.total}
+        return facts | counts | {"differences": msgspec.to_builtins(self.differences)}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An open engine and what identifies it."""
+
+    llm: LLM
+    key: Key
+    weights: str
+    samples: list[Sample]
+
+
+def check(config: EngineConfig, folder: Path, share: Share, candidate: Path | None = None) -> Checked:
+    """Compares; with ``candidate`` also writes what was measured as a baseline to that file.
+
+    Raises ConfigError before any work when the candidate would be partial, before measuring when there is no baseline.
+    """
+    share.check()
+    if candidate is not None and not share.whole:
+        raise ConfigError("candidate", PARTIAL)
+    with _opened(config) as subject:
+        path = folder / subject.key.file
+        baseline = read(path)
+        found = _measured(subject, share)
+        if candidate is not None:
+            write(candidate, _baseline(subject, found, [*baseline.history, _reason("candidate, not accepted")]))
+        differences = compare(baseline, found, subject.weights, share)
+        return Checked(subject.key, path, len(found), len(subject.samples), differences)
+
+
+def refresh(config: EngineConfig, folder: Path, reason: str, share: Share | None = None) -> Checked:
+    """Measures everything and writes it, the reason added to the file's history; returns what changed.
+
+    Raises ConfigError when there is no reason, when it would be partial, and while somebody else refreshes.
+    """
+    share = share or Share()
+    share.check()
+    if not share.whole:
+        raise ConfigError("refresh", PARTIAL)
+    if not reason.strip():
+        raise ConfigError("reason", "is empty: the file keeps why it was changed")
+    with _opened(config) as subject:
+        path = folder / subject.key.file
+        with Lock(path.with_name(f"{path.name}.lock")).held() as lock:
+            old = read(path) if path.exists() else None
+            found = _measured(subject, share)
+            lock.require()
+            history = [*(old.history if old else ()), _reason(reason.strip())]
+            write(path, _baseline(subject, found, history))
+        differences = compare(old, found, subject.weights, share) if old else []
+        return Checked(subject.key, path, len(found), len(subject.samples), differences)
+
+
+@contextmanager
+def _opened(config: EngineConfig) -> Iterator[Subject]:
+    source = resolve_model(config.model.model, offline=config.model.offline)
+    with LLM(config=config) as llm:
+        from headrace.kernels.cpu.runtime import isa
+
+        key = key_of(config, model_name(source), isa())
+        yield Subject(llm, key, weights_digest(source), suite(llm, config.model.offline))
+
+
+def _measured(subject: Subject, share: Share) -> dict[str, Entry]:
+    return measure(subject.llm, [s for s in subject.samples if share.owns(s.index, s.group)])
+
+
+def _baseline(subject: Subject, found: dict[str, Entry], history: list[Reason]) -> Baseline:
+    if set(found) != {sample.name for sample in subject.samples}:
+        raise ConfigError("baseline", f"{len(found)} of {len(subject.samples)} samples: {PARTIAL}")
+    return Baseline(FORMAT, subject.key, subject.weights, history, found)
+
+
+def _reason(text: str) -> Reason:
+    return Reason(datetime.now(UTC).strftime("%Y-%m-%d"), __version__, text)
