@@ -44,7 +44,8 @@ class EngineFlags:
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     discipline: Annotated[
-        str | None, typer.Option(help="mixed (prompts and decoding share steps) or voted (a step is one or the other).")
+        str | None,
+        typer.Option(help="mixed (prompts and decoding share steps), voted (a step is one) or split (two engines)."),
     ] = None
     data_parallel_size: Annotated[
         int | None, typer.Option("--data-parallel-size", help="Engines in processes of their own behind one front.")

@@ -7,13 +7,13 @@ thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
-
-from headrace._core import ExtraKeys, Scheduler
+from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
+from headrace.contract.handoff import HandedOver
 from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
@@ -21,6 +21,7 @@ from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
 from headrace.grammar.compiler import GrammarPool
 
+from .admission import add_sequence, sequence_fields
 from .book import Book, Entry
 from .cadence import Cadence, Unified
 from .grammar_waits import GrammarWaits
@@ -39,6 +40,13 @@ class Step:
     error: Exception | None = None
 
 
+class Relay(Protocol):
+    """One end of a hand-off (``hand_over.py``); called on the loop's thread."""
+
+    def turn(self, engine: Engine) -> None: ...
+    def close(self, engine: Engine, reason: str, error: str | None) -> None: ...
+
+
 class Engine:
     """Scheduler, worker and cadence behind submit / abort / tick."""
 
@@ -54,6 +62,7 @@ class Engine:
         observer: StepObserver | None = None,
         graph_steps: GraphSteps | None = None,
         grammars: GrammarPool | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -64,6 +73,7 @@ class Engine:
         self._observer = observer
         self._book = Book()
         self._waits = GrammarWaits(grammars, self.intake.poke)
+        self._relay = relay
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
@@ -113,6 +123,8 @@ class Engine:
     def tick(self) -> list[TokenDelta]:
         """One turn of the loop; returns the news it brought."""
         self._drain()
+        if self._relay is not None:
+            self._relay.turn(self)
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
@@ -151,21 +163,8 @@ class Engine:
         self._book.close(entry)
         self._deltas.append(end_delta(entry, "error", error, field))
 
-    def _add(self, entry: Entry) -> None:
-        request, sampling = entry.request, entry.request.sampling
-        fields = {
-            "prompt": request.prompt_token_ids,
-            "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else 2**31 - 1,
-            "min_tokens": sampling.min_tokens,
-            "eos_ids": list(request.eos_ids),
-            "stop_ids": list(sampling.stop_token_ids or ()),
-            "ignore_eos": sampling.ignore_eos,
-            "reads_cache": sampling.prompt_logprobs is None,
-            "priority": request.priority,
-            "arrival": request.arrival,
-            "salt": request.cache_salt,
-            "adapter": request.adapter,
-        }
+    def _add(self, entry: Entry, outputs: Sequence[int] = ()) -> None:
+        fields = sequence_fields(entry.request, outputs)
         try:
             add_sequence(self.core, entry.seq_id, fields)
         except (
@@ -177,6 +176,34 @@ class Engine:
             return
         if self._observer:
             self._observer.added(entry.seq_id, fields)
+
+    # -- hand-off, on the loop's thread ---------------------------------------------------------------------------
+
+    def entry_of(self, seq_id: int) -> Entry | None:
+        """The live request of a sequence."""
+        return self._book.of_seq(seq_id)
+
+    def receive(self, item: HandedOver) -> Entry:
+        """Takes a sequence over that was begun elsewhere; what was reported there is not reported again."""
+        entry = self._book.open(item.request)
+        entry.num_cached_tokens, entry.num_reported = item.num_cached_tokens, len(item.output_ids)
+        entry.grammar = item.grammar
+        self._add(entry, item.output_ids)
+        return entry
+
+    def release(self, entry: Entry) -> None:
+        """Forgets a sequence that lives on elsewhere; its blocks are given back, its caller hears nothing."""
+        self.core.finish(entry.seq_id)
+        self._book.close(entry)
+        if self._observer:
+            self._observer.finished(entry.seq_id, "handed over")
+
+    def end_entry(self, entry: Entry, reason: str, error: str | None = None) -> None:
+        """Ends a request for a reason of the hand-off's, wherever it is by now."""
+        if self._book.of_seq(entry.seq_id) is None:
+            self._deltas.append(end_delta(entry, reason, error))
+        else:
+            self._end(entry.request.request_id, reason, error)
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
@@ -267,6 +294,8 @@ class Engine:
         """
         self.intake.close()
         self._drain()
+        if self._relay is not None:
+            self._relay.close(self, reason, error if reason == "error" else None)
         for entry in self._book.entries():
             self._end(entry.request.request_id, reason, error if reason == "error" else None)
         if self._pending is not None:
@@ -279,23 +308,3 @@ class Engine:
             self._observer.close()
         deltas, self._deltas = self._deltas, []
         return deltas
-
-
-def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
-    """Adds a sequence to the core from plain fields (also read back from a recording). Raises ValueError."""
-    keys = ExtraKeys(adapter=fields.get("adapter", ""), salt=fields.get("salt", ""))
-    core.add(
-        seq_id,
-        np.asarray(fields["prompt"], dtype=np.int32),
-        max_tokens=fields["max_tokens"],
-        min_tokens=fields["min_tokens"],
-        eos_ids=fields["eos_ids"],
-        stop_ids=fields["stop_ids"],
-        ignore_eos=fields["ignore_eos"],
-        reads_cache=fields["reads_cache"],
-        priority=fields["priority"],
-        arrival=fields["arrival"],
-        keys=keys,
-        outputs=fields.get("outputs", []),
-        checkpoints=fields.get("checkpoints", []),
-    )

@@ -30,6 +30,7 @@ from .prompt_scores import ScoreSlice, plan_scores, score
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
 
+CONTENT_TIMEOUT_S = 30.0  # for blocks that another worker copies between two of its steps
 NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
 
 
@@ -85,6 +86,18 @@ class Worker:
         except TimeoutError as error:
             raise WorkerError(f"step {handle.plan.step} did not finish within {timeout_s:g} s") from error
         return self._result(handle, tokens, logprobs)
+
+    def read_blocks(self, blocks: Sequence[int]) -> Future[list[Tensor]]:
+        """Copies of whole KV blocks as they are after every step launched so far."""
+        wanted = list(blocks)
+        return self._device.launch(lambda: self._runner.read_blocks(wanted))
+
+    def write_blocks(self, blocks: Sequence[int], content: Future[list[Tensor]], rows: Sequence[int]) -> Future[Any]:
+        """Fills blocks from another worker's ``read_blocks``, before any step launched from now on."""
+        targets, sources = list(blocks), list(rows)
+        return self._device.launch(
+            lambda: self._runner.write_blocks(targets, content.result(CONTENT_TIMEOUT_S), sources)
+        )
 
     def close(self) -> None:
         self._device.close()
