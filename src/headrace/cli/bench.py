@@ -42,6 +42,8 @@ class BenchFlags:
 
 def bench_app() -> typer.Typer:
     """The group of measuring commands."""
+    from .bench_trace import trace
+
     app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
     app.callback()(_group)
     commands: dict[str, Callable[..., None]] = {
@@ -51,6 +53,7 @@ def bench_app() -> typer.Typer:
         "prefix": prefix,
         "startup": startup,
         "perplexity": perplexity,
+        "trace": trace,
         "scheduler": scheduler,
         "roofline": roofline,
         "ops": ops,
