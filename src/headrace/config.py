@@ -81,7 +81,8 @@ class SchedulerConfig:
     max_waiting: int = 4096
     """Requests that may be queued; one more is refused."""
     discipline: str = "mixed"
-    """``mixed``: prompts and decoding share every step; ``voted``: a step is one or the other, and ranks vote which."""
+    """``mixed``: prompts and decoding share every step; ``voted``: a step is one or the other, and ranks vote which;
+    ``split``: two engines of this process do one each, and hand sequences over."""
     all_interval: int = 70
     """Voted: decode steps between two points at which a prompt step is run if every rank wants one."""
     any_interval: int = 100
@@ -284,11 +285,13 @@ def _check_speculation(config: EngineConfig) -> None:
 
 def _check_disciplines(config: EngineConfig) -> None:
     limits = config.scheduler
-    _require(limits.discipline in ("mixed", "voted"), "discipline", "must be mixed or voted")
+    _require(limits.discipline in ("mixed", "voted", "split"), "discipline", "must be mixed, voted or split")
     phased = limits.discipline != "mixed"
     _require(not (phased and limits.priority), "priority", "only the mixed discipline serves by priority")
     _require(limits.all_interval >= 1, "all_interval", "must be at least 1")
     _require(limits.any_interval >= 1, "any_interval", "must be at least 1")
     _require(0 < limits.kv_limit <= 1, "kv_limit", "must lie between 0 and 1")
     size = config.group.data_parallel_size
+    split_alone = limits.discipline != "split" or size == 1
+    _require(split_alone, "data_parallel_size", "the split discipline runs in one process")
     _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")

@@ -14,6 +14,9 @@ from headrace.contract.plan import StepKind
 
 pytestmark = pytest.mark.model
 PROMPTS = ["The capital of France is", "Water boils at", "Once upon a time there was a " * 30, "def fib(n):"]
+PARAMS = [
+    SamplingParams(temperature=t, seed=7, max_tokens=24, logprobs=2, n=n) for t, n in ((0, 1), (1, 1), (0, 1), (0.8, 3))
+]
 SETTINGS: dict[str, Any] = {"kv_memory": 64 << 20, "token_budget": 96, "strict": True, "num_threads": 2}
 
 
@@ -29,11 +32,7 @@ def results(**settings: Any) -> tuple[list[Any], set[int]]:
             return planned
 
         llm.engine._cadence.plan = seen
-        params = [
-            SamplingParams(temperature=t, seed=7, max_tokens=24, logprobs=2, n=n)
-            for t, n in ((0, 1), (1, 1), (0, 1), (0.8, 3))
-        ]
-        outputs = llm.generate(PROMPTS, params)
+        outputs = llm.generate(PROMPTS, PARAMS)
         assert llm.engine.core.num_used_blocks == 0
     return [[(o.token_ids, o.logprobs) for o in output.outputs] for output in outputs], kinds
 
@@ -52,6 +51,14 @@ def test_voted_equals_mixed_to_the_bit(mixed: list[Any], overlap: bool) -> None:
     assert found == mixed
 
 
+def test_split_equals_mixed_to_the_bit(mixed: list[Any]) -> None:
+    with LLM(**SETTINGS | {"kv_memory": 128 << 20}, discipline="split") as llm:
+        found = [[(o.token_ids, o.logprobs) for o in output.outputs] for output in llm.generate(PROMPTS, PARAMS)]
+        prompt, completion = llm.engine.client.rank_stats
+        assert prompt.decode_tokens < completion.decode_tokens == completion.scheduled_tokens
+    assert found == mixed
+
+
 @pytest.mark.parametrize(
     ("settings", "field"),
     [
@@ -61,6 +68,7 @@ def test_voted_equals_mixed_to_the_bit(mixed: list[Any], overlap: bool) -> None:
         ({"discipline": "voted", "any_interval": 0}, "any_interval"),
         ({"kv_limit": 0.0}, "kv_limit"),
         ({"data_parallel_size": 0}, "data_parallel_size"),
+        ({"discipline": "split", "data_parallel_size": 2}, "data_parallel_size"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_loaded(settings: dict[str, Any], field: str) -> None:
@@ -72,11 +80,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(settings: dict[st
 def test_a_group_of_two_processes_gives_the_same_bits(mixed: list[Any], discipline: str) -> None:
     settings = SETTINGS | {"kv_memory": 128 << 20}
     with LLM(**settings, discipline=discipline, data_parallel_size=2, all_interval=5) as llm:
-        params = [
-            SamplingParams(temperature=t, seed=7, max_tokens=24, logprobs=2, n=n)
-            for t, n in ((0, 1), (1, 1), (0, 1), (0.8, 3))
-        ]
-        found = [[(o.token_ids, o.logprobs) for o in output.outputs] for output in llm.generate(PROMPTS, params)]
+        found = [[(o.token_ids, o.logprobs) for o in output.outputs] for output in llm.generate(PROMPTS, PARAMS)]
     assert found == mixed
 
 

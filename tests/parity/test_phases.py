@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import make_engine, request, run
+from harness import make_engine, outcome_of, request, run
 from test_parity import bits, prompts, requests, singles
 
 from headrace.contract.plan import Role, SequenceStart, StepKind
 from headrace.contract.request import SamplingParams
-from headrace.engine.phase_voted import PhaseVoted
+from headrace.contract.result import TokenDelta
+from headrace.engine.hand_over import Giver, LocalHandOff, Taker
+from headrace.engine.phase_voted import OneKind, PhaseVoted
 from headrace.models.context import Model
 
 
@@ -94,3 +96,28 @@ def test_a_companion_step_runs_on_a_real_worker(tiny: Callable[[str], Model]) ->
     engine.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
     assert engine.core.num_steps_in_flight == 0
     engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "overlap"])
+def test_sequences_handed_over_go_on_to_the_bit(model: Model, overlap: bool) -> None:
+    """Two engines with pools of their own, poisoned: what was not copied cannot be read unnoticed."""
+    port = LocalHandOff(capacity=2)
+    prompt = make_engine(model, role=int(Role.PROMPT), overlap=False, token_budget=16)
+    completion = make_engine(
+        model, role=int(Role.COMPLETION), stop_preempted=True, overlap=overlap, num_blocks=300, max_seqs=3
+    )
+    prompt._cadence, prompt._relay = OneKind(StepKind.PREFILL), Giver(port, prompt.worker)
+    completion._cadence, completion._relay = OneKind(StepKind.DECODE), Taker(port, completion.worker)
+    items = requests()
+    for item in items:
+        prompt.submit(item)
+    deltas: dict[str, list[TokenDelta]] = {item.request_id: [] for item in items}
+    for _ in range(2000):
+        for delta in prompt.tick() + completion.tick():
+            deltas[delta.request_id].append(delta)
+        if prompt.quiet and completion.quiet and port.num_waiting == 0:
+            break
+    assert bits([outcome_of(deltas[item.request_id]) for item in items]) == singles(model)
+    for engine in (prompt, completion):
+        assert engine.core.num_used_blocks == 0
+        engine.close()

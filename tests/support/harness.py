@@ -111,10 +111,10 @@ def run(engine: Engine, requests: Sequence[Request], max_ticks: int = 20_000) ->
         for delta in engine.tick():
             deltas[delta.request_id].append(delta)
     assert engine.core.num_used_blocks == 0, "blocks were left behind"
-    return [_outcome(deltas[item.request_id]) for item in requests]
+    return [outcome_of(deltas[item.request_id]) for item in requests]
 
 
-def _outcome(deltas: list[TokenDelta]) -> Outcome:
+def outcome_of(deltas: list[TokenDelta]) -> Outcome:
     assert deltas
     assert deltas[-1].finish_reason is not None
     assert all(d.finish_reason is None for d in deltas[:-1])

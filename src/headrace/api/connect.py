@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError
 from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.process import ProcessClient
 from headrace.models.sources import resolve_model
@@ -28,9 +29,14 @@ class Connected:
     facts: dict[str, Any]
 
 
-def connect(config: EngineConfig, *, own_process: bool, on_pull: Callable[[int, int], None] | None = None) -> Connected:
-    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own."""
+def connect(
+    config: EngineConfig, *, own_process: bool, progress: Callable[[str, int, int], None] | None = None
+) -> Connected:
+    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own, and the two
+    engines of the split discipline never have."""
     settle(config)  # refused here, before a process is started for nothing
+    if config.scheduler.discipline == "split":
+        return _connect_split(config, own_process, progress)
     told = {"deterministic": config.runtime.deterministic}
     grouped = config.group.data_parallel_size > 1
     if not own_process and not grouped:
@@ -39,6 +45,7 @@ def connect(config: EngineConfig, *, own_process: bool, on_pull: Callable[[int, 
         launched = launch(config)
         engine, facts = facts_of(launched)
         return Connected(ThreadClient(engine), launched.tokenizer, facts | told)
+    on_pull = None if progress is None else lambda done, total: progress("pull", done, total)
     source = resolve_model(config.model.model, progress=on_pull, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     if grouped:
@@ -46,3 +53,13 @@ def connect(config: EngineConfig, *, own_process: bool, on_pull: Callable[[int, 
         return Connected(group, tokenizer, facts | told)
     client = ProcessClient(build_alone, asdict(config))
     return Connected(client, tokenizer, client.info | told)
+
+
+def _connect_split(
+    config: EngineConfig, own_process: bool, progress: Callable[[str, int, int], None] | None
+) -> Connected:
+    if own_process:
+        raise ConfigError("discipline", "split runs in this process: a server, whose engine has its own, cannot use it")
+    from .split import connect_split
+
+    return Connected(*connect_split(config, progress=progress))

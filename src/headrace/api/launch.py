@@ -15,11 +15,13 @@ from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
 from headrace.contract.stats import StepCost
-from headrace.engine.engine import Engine
+from headrace.engine.engine import Engine, Relay
 from headrace.engine.roles import RoleConfig, make_cadence
 from headrace.engine.roles import core_settings as role_settings
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
+from headrace.kernels.ops import Ops
+from headrace.kernels.placement import Placement
 from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import caller_binding, configure, usable_processors
 from headrace.models.context import Model
@@ -47,6 +49,17 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Shared by every engine of a process; nothing in it changes."""
+
+    source: ModelSource
+    tokenizer: Tokenizer | None
+    ops: Ops
+    model: Model
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class Launched:
     """An engine and what its front needs to know."""
 
@@ -68,8 +81,19 @@ def launch(
 
     ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to.
     """
+    if config.scheduler.discipline == "split":
+        raise ConfigError("discipline", "split makes two engines, not one: LLM and AsyncLLM in this process take it")
     settled = settle(config)
     config = settled.config
+    parts = load_parts(config, progress)
+    pool, max_model_len = plan_memory(config, parts.model)
+    engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet)
+    name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
+    return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost)
+
+
+def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
+    """What engines are built from: the model with its weights, the ops it runs on, its tokenizer."""
     source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
@@ -82,35 +106,50 @@ def launch(
         checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
     )
     _check_vocabulary(model, tokenizer, source)
-    pool, max_model_len = plan_memory(config, model)
-    core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
+    return Parts(source, tokenizer, ops, model, placement)
+
+
+def build_engine(
+    config: EngineConfig,
+    parts: Parts,
+    pool: PoolSize,
+    max_model_len: int,
+    role: RoleConfig,
+    *,
+    meet: Callable[[], Collective] | None = None,
+    relay: Callable[[Worker, Recorder | None], Relay] | None = None,
+) -> Engine:
+    """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
+    model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
+    core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
     runner = Runner(model, ops, kv, graphs)
-    guard, role = open_guard(config), role_of(config)
-    engine = Engine(
+    guard = open_guard(config)
+    worker = Worker(
+        runner,
+        config.cache.block_size,
+        guard=guard,
+        enter=caller_binding(parts.placement),
+        speculator=open_speculator(config),
+    )
+    recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
+    return Engine(
         core,
-        Worker(
-            runner,
-            config.cache.block_size,
-            guard=guard,
-            enter=caller_binding(placement),
-            speculator=open_speculator(config),
-        ),
+        worker,
         cadence=make_cadence(role, meet() if meet is not None else None),
         overlap=config.runtime.overlap and role.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
-        observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
+        observer=recorder,
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
         guard=guard,
         drafting=open_drafting(config),
+        relay=None if relay is None else relay(worker, recorder),
     )
-    cost = getattr(model, "step_cost", None)
-    return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool, settled.words, cost)
 
 
 def open_guard(config: EngineConfig) -> LaunchGuard:
@@ -178,7 +217,7 @@ def plan_memory(config: EngineConfig, model: Model) -> tuple[PoolSize, int]:
         raise ConfigError("max_model_len", f"{asked} exceeds the model's {model.max_positions} positions")
     wanted = asked or model.max_positions
     pool = size_pool(model.kv_layout, config, wanted, free_memory_bytes())
-    capacity = build_core(config, model.kv_layout, pool.num_blocks, wanted).capacity_tokens
+    capacity = build_core(config, model.kv_layout, pool.num_blocks, wanted, RoleConfig()).capacity_tokens
     require_fixed_context(config, wanted, capacity, pool.words)
     if asked is not None and asked > capacity:
         raise ConfigError(
@@ -188,7 +227,9 @@ def plan_memory(config: EngineConfig, model: Model) -> tuple[PoolSize, int]:
     return pool, min(wanted, capacity)
 
 
-def core_settings(config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int) -> dict[str, object]:
+def core_settings(
+    config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int, role: RoleConfig
+) -> dict[str, object]:
     """The scheduler's constructor arguments, plain values: also the head of a flight recording."""
     limits = config.scheduler
     return {
@@ -204,16 +245,20 @@ def core_settings(config: EngineConfig, layout: Layout, num_blocks: int, max_mod
         "chunked_prefill": limits.chunked_prefill,
         "full_sequence_must_fit": limits.full_sequence_must_fit,
         "priority": limits.priority,
-        **role_settings(role_of(config)),
+        **role_settings(role),
     }
 
 
-def build_core(config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int) -> Scheduler:
-    return Scheduler(**core_settings(config, layout, num_blocks, max_model_len))  # type: ignore[arg-type]
+def build_core(
+    config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int, role: RoleConfig
+) -> Scheduler:
+    return Scheduler(**core_settings(config, layout, num_blocks, max_model_len, role))  # type: ignore[arg-type]
 
 
-def open_recorder(config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int) -> Recorder | None:
+def open_recorder(
+    config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int, role: RoleConfig
+) -> Recorder | None:
     """A flight recorder writing to the configured file, if any."""
     if config.runtime.record is None:
         return None
-    return Recorder.open(Path(config.runtime.record), core_settings(config, layout, num_blocks, max_model_len))
+    return Recorder.open(Path(config.runtime.record), core_settings(config, layout, num_blocks, max_model_len, role))

@@ -15,7 +15,7 @@ from headrace.worker.memory import PoolSize
 
 from .connect import connect
 from .feed import Feed
-from .launch import Progress, launch, named
+from .launch import Progress, launch
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
 from .text.chat import encode_chat
@@ -45,8 +45,8 @@ class LLM:
             config = resolve({"model": model, "dtype": dtype, "deterministic": deterministic, **settings})
         elif model is not None or dtype is not None or deterministic is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
-        self.engine: Any  # an Engine, or Turns over the clients of a group
-        if config.group.data_parallel_size > 1:
+        self.engine: Any  # an Engine, or Turns over the client of several
+        if config.group.data_parallel_size > 1 or config.scheduler.discipline == "split":
             self._connect(config, progress)
         else:
             self._launch(config, progress)
@@ -67,7 +67,7 @@ class LLM:
         self.notes = launched.notes
 
     def _connect(self, config: EngineConfig, progress: Progress | None) -> None:
-        connected = connect(config, own_process=True, on_pull=named(progress, "pull"))
+        connected = connect(config, own_process=False, progress=progress)
         facts = connected.facts
         self.engine = Turns(connected.client, config.scheduler.max_waiting)
         self.tokenizer = connected.tokenizer

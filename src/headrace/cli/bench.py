@@ -37,6 +37,7 @@ Cache = Annotated[Path, typer.Option(help="Folder for environments, model files 
 def bench_app() -> typer.Typer:
     """The group of measuring commands."""
     from .bench_modes import determinism, overlap
+    from .bench_trace import trace
 
     app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
     app.callback()(_group)
@@ -51,6 +52,7 @@ def bench_app() -> typer.Typer:
         "determinism": determinism,
         "startup": startup,
         "perplexity": perplexity,
+        "trace": trace,
         "scheduler": scheduler,
         "roofline": roofline,
         "ops": ops,

@@ -50,7 +50,8 @@ class EngineFlags:
     speculation: Annotated[str | None, typer.Option(help="Guess tokens and verify them together: none, ngram.")] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     discipline: Annotated[
-        str | None, typer.Option(help="mixed (prompts and decoding share steps) or voted (a step is one or the other).")
+        str | None,
+        typer.Option(help="mixed (prompts and decoding share steps), voted (a step is one) or split (two engines)."),
     ] = None
     data_parallel_size: Annotated[
         int | None, typer.Option("--data-parallel-size", help="Engines in processes of their own behind one front.")

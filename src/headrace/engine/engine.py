@@ -7,11 +7,13 @@ thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
+from headrace.contract.handoff import HandedOver
 from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
@@ -20,6 +22,7 @@ from headrace.contract.stats import EngineStats
 from headrace.grammar.compiler import GrammarPool
 from headrace.obs.launch_guard import LaunchGuard
 
+from .admission import add_sequence, sequence_fields
 from .book import Book, Entry
 from .cadence import Cadence, Unified
 from .drafting import Drafting
@@ -28,7 +31,6 @@ from .intake import Intake
 from .outputs import collect_deltas, end_delta
 from .owned import OwnedOutputs
 from .roles import ignored_message
-from .sequences import add_sequence
 from .stats import GraphSteps, StepCounts
 
 
@@ -39,6 +41,13 @@ class Step:
     plan: StepPlan
     handle: Any = None
     error: Exception | None = None
+
+
+class Relay(Protocol):
+    """One end of a hand-off (``hand_over.py``); called on the loop's thread."""
+
+    def turn(self, engine: Engine) -> None: ...
+    def close(self, engine: Engine, reason: str, error: str | None) -> None: ...
 
 
 class Engine:
@@ -58,6 +67,7 @@ class Engine:
         grammars: GrammarPool | None = None,
         guard: LaunchGuard | None = None,
         drafting: Drafting | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -69,6 +79,7 @@ class Engine:
         self._drafting = drafting
         self._book = Book()
         self._waits = GrammarWaits(grammars, self.intake.poke)
+        self._relay = relay
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
@@ -122,6 +133,8 @@ class Engine:
         self._counts.overlap.turn_begins(self.resting or not len(self._book))
         self._outputs.release()
         self._drain()
+        if self._relay is not None:
+            self._relay.turn(self)
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
@@ -164,21 +177,8 @@ class Engine:
         self._book.close(entry)
         self._deltas.append(end_delta(entry, "error", error, field))
 
-    def _add(self, entry: Entry) -> None:
-        request, sampling = entry.request, entry.request.sampling
-        fields = {
-            "prompt": request.prompt_token_ids,
-            "max_tokens": sampling.max_tokens if sampling.max_tokens is not None else 2**31 - 1,
-            "min_tokens": sampling.min_tokens,
-            "eos_ids": list(request.eos_ids),
-            "stop_ids": list(sampling.stop_token_ids or ()),
-            "ignore_eos": sampling.ignore_eos,
-            "reads_cache": sampling.prompt_logprobs is None,
-            "priority": request.priority,
-            "arrival": request.arrival,
-            "salt": request.cache_salt,
-            "adapter": request.adapter,
-        }
+    def _add(self, entry: Entry, outputs: Sequence[int] = ()) -> None:
+        fields = sequence_fields(entry.request, outputs)
         try:
             add_sequence(self.core, entry.seq_id, fields)
         except (
@@ -190,6 +190,34 @@ class Engine:
             return
         if self._observer:
             self._observer.added(entry.seq_id, fields)
+
+    # -- hand-off, on the loop's thread ---------------------------------------------------------------------------
+
+    def entry_of(self, seq_id: int) -> Entry | None:
+        """The live request of a sequence."""
+        return self._book.of_seq(seq_id)
+
+    def receive(self, item: HandedOver) -> Entry:
+        """Takes a sequence over that was begun elsewhere; what was reported there is not reported again."""
+        entry = self._book.open(item.request)
+        entry.num_cached_tokens, entry.num_reported = item.num_cached_tokens, len(item.output_ids)
+        entry.grammar = item.grammar
+        self._add(entry, item.output_ids)
+        return entry
+
+    def release(self, entry: Entry) -> None:
+        """Forgets a sequence that lives on elsewhere; its blocks are given back, its caller hears nothing."""
+        self.core.finish(entry.seq_id)
+        self._book.close(entry)
+        if self._observer:
+            self._observer.finished(entry.seq_id, "handed over")
+
+    def end_entry(self, entry: Entry, reason: str, error: str | None = None) -> None:
+        """Ends a request for a reason of the hand-off's, wherever it is by now."""
+        if self._book.of_seq(entry.seq_id) is None:
+            self._deltas.append(end_delta(entry, reason, error))
+        else:
+            self._end(entry.request.request_id, reason, error)
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
@@ -292,6 +320,8 @@ class Engine:
         """
         self.intake.close()
         self._drain()
+        if self._relay is not None:
+            self._relay.close(self, reason, error if reason == "error" else None)
         for entry in self._book.entries():
             self._end(entry.request.request_id, reason, error if reason == "error" else None)
         if self._pending is not None:

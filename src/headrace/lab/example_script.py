@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace._core import Scheduler, StepCost
 from headrace.contract.plan import StepKind
-from headrace.engine.sequences import add_sequence
+from headrace.engine.admission import add_sequence
 from headrace.obs.events import Added
 from headrace.obs.recorder import Recorder
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace._core import Scheduler, StepCost
 from headrace.contract.errors import RecordingError
-from headrace.engine.sequences import add_sequence
+from headrace.engine.admission import add_sequence
 from headrace.obs import events
 from headrace.obs.events import Body
 from headrace.obs.recording import Recording

@@ -8,6 +8,7 @@ whose collect raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,6 +47,7 @@ class FakeWorker:
     guess: Callable[[Sequence[int], int], list[int]] | None = None
     num_forwards: int = 0
     num_tokens: int = 0
+    moved: list[tuple[int, int]] = field(default_factory=list)
     closed: bool = False
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> FakeStep:
@@ -93,6 +95,17 @@ class FakeWorker:
             tokens=np.array(handle.tokens, dtype=np.int32),
             speculated=Speculated(np.array(handle.verified), np.array(handle.accepted), {}) if self.guess else None,
         )
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[int]:
+        """There is no KV here: a block's number stands for what is in it."""
+        return list(blocks)
+
+    def write_blocks(self, blocks: Sequence[int], content: list[int], rows: Sequence[int]) -> Future[None]:
+        """``moved`` remembers (from, to)."""
+        self.moved += [(content[row], block) for row, block in zip(rows, blocks)]
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
 
     def close(self) -> None:
         self.closed = True

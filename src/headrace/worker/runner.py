@@ -48,10 +48,24 @@ class Runner:
         """Copies KV blocks, ``pairs`` flat (from, to), in this order: one may be a later one's source."""
         if len(pairs) == 0:
             return
-        tensors = {t.data_ptr(): t for layer in self._kv for t in (layer.k, layer.v)}  # groups share them
+        tensors = self._kv_tensors()
         for source, target in zip(pairs[::2].tolist(), pairs[1::2].tolist()):
-            for tensor in tensors.values():
+            for tensor in tensors:
                 tensor[target].copy_(tensor[source])
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[Tensor]:
+        """Copies of whole blocks, one tensor (len(blocks), ...) per KV tensor."""
+        index = torch.tensor(list(blocks), dtype=torch.int64)
+        return [tensor[index] for tensor in self._kv_tensors()]
+
+    def write_blocks(self, blocks: Sequence[int], content: Sequence[Tensor], rows: Sequence[int]) -> None:
+        """Row ``rows[i]`` of each tensor of ``content`` into block ``blocks[i]``."""
+        index, source = torch.tensor(list(blocks), dtype=torch.int64), torch.tensor(list(rows), dtype=torch.int64)
+        for tensor, copy in zip(self._kv_tensors(), content, strict=True):
+            tensor[index] = copy[source]
+
+    def _kv_tensors(self) -> list[Tensor]:
+        return list({t.data_ptr(): t for layer in self._kv for t in (layer.k, layer.v)}.values())  # groups share them
 
     def forward(
         self, batch: PackedBatch, context: ForwardContext, rows: Tensor, greedy: bool = False

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
 from .speculator import Run, Speculator, Verdict, Verification
 
+CONTENT_TIMEOUT_S = 30.0  # for blocks that another worker copies between two of its steps
 NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
 
 
@@ -113,6 +116,18 @@ class Worker:
         except TimeoutError as error:
             raise WorkerError(f"step {handle.plan.step} did not finish within {timeout_s:g} s") from error
         return self._result(handle, tokens, logprobs)
+
+    def read_blocks(self, blocks: Sequence[int]) -> Future[list[Tensor]]:
+        """Copies of whole KV blocks as they are after every step launched so far."""
+        wanted = list(blocks)
+        return self._device.launch(lambda: self._runner.read_blocks(wanted))
+
+    def write_blocks(self, blocks: Sequence[int], content: Future[list[Tensor]], rows: Sequence[int]) -> Future[Any]:
+        """Fills blocks from another worker's ``read_blocks``, before any step launched from now on."""
+        targets, sources = list(blocks), list(rows)
+        return self._device.launch(
+            lambda: self._runner.write_blocks(targets, content.result(CONTENT_TIMEOUT_S), sources)
+        )
 
     def close(self) -> None:
         self._device.close()

@@ -17,7 +17,7 @@ from headrace._core import Scheduler
 from headrace.cli.explain import STEPS_UNASKED, explain, parse_steps
 from headrace.cli.guard import GuardedCommand
 from headrace.contract.errors import ConfigError
-from headrace.engine.sequences import add_sequence
+from headrace.engine.admission import add_sequence
 from headrace.lab.explain import page
 from headrace.lab.explain.page import page_data, page_range, render
 from headrace.lab.explain.teller import tell
