@@ -121,6 +121,10 @@ class SpeculationConfig:
     """Tokens that must have occurred before, for ``ngram``: the shortest match."""
     max_match: int = 4
     """And the longest one tried."""
+    speculation_guard: bool = True
+    """Verify only drafts worth their rows, by the cost of steps measured at start, and pause where guessing loses."""
+    cost_lifetime_s: float = 3600.0
+    """How long a measured cost curve is kept and used again."""
 
 
 def narrow_kv(config: EngineConfig) -> bool:
@@ -246,6 +250,7 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(wanted.speculation in METHODS, "speculation", f"must be one of {', '.join(METHODS)}")
     _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
     _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
+    _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
     _require(wanted.max_match <= 32, "max_match", "must be at most 32")
     if wanted.speculation != "none":
         _require(wanted.max_drafts < budget, "max_drafts", f"and one more row must fit a step's {budget} tokens")

@@ -27,7 +27,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
-from .speculation import most_logits, open_drafting, open_speculator
+from .speculation import most_logits, open_speculation
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 DUMMY_SEED = 0
@@ -67,16 +67,17 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     policy = settle_policy(config.runtime.graphs, ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
     runner = Runner(model, ops, kv, graphs)
+    speculation = open_speculation(config, runner, f"{source.name} {source.path}", num_threads)
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size, open_speculator(config)),
+        Worker(runner, config.cache.block_size, speculation.speculator),
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
-        drafting=open_drafting(config),
+        drafting=speculation.drafting,
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
 

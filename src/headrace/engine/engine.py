@@ -106,6 +106,8 @@ class Engine:
     def tick(self) -> list[TokenDelta]:
         """One turn of the loop; returns the news it brought."""
         self._drain()
+        if self._drafting:
+            self._drafting.price(self.core, self._observer)
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
@@ -240,7 +242,7 @@ class Engine:
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
         if self._drafting:
-            self._drafting.finished(result, commit, self._counts)
+            self._drafting.finished(self.core, step.plan, result, commit, self._counts, self._observer)
         self._deltas += collect_deltas(self._book, commit, result)
         for seq_id, message in result.errors.items():
             if (entry := self._book.of_seq(seq_id)) is not None:

@@ -1,7 +1,8 @@
 """FakeWorker: the worker port without a model, for driving the true engine in tests and simulations. No torch.
 
 The next token is a function of the sequence's tokens so far, so any disturbance of a history shows in the output.
-``guess(tokens, most)`` proposes drafts where the plan reserves rows. Faults are scripted: ``fail_steps`` names steps whose collect raises.
+``guess(tokens, most)`` proposes drafts where the plan reserves rows.
+Faults are scripted: ``fail_steps`` names steps whose collect raises.
 """
 
 from __future__ import annotations
