@@ -15,6 +15,7 @@ from headrace.engine.drafting import CostWatch, Drafting
 from headrace.speculation.drafter import Drafter
 from headrace.speculation.guard import Guard
 from headrace.speculation.ngram import NgramDrafter
+from headrace.speculation.suffix import SuffixDrafter
 from headrace.worker.cost_curve import Curve, CurveKey, load, measure, save
 from headrace.worker.profile import profiled_sizes, run_rows
 from headrace.worker.runner import Runner
@@ -81,4 +82,7 @@ def cost_curve(config: EngineConfig, runner: Runner, key: CurveKey) -> Curve:
 
 
 def _open_drafter(config: EngineConfig) -> Drafter:
-    return NgramDrafter(config.speculation.min_match, config.speculation.max_match)
+    wanted = config.speculation
+    if wanted.speculation == "suffix":
+        return SuffixDrafter(wanted.min_match, wanted.suffix_memory)
+    return NgramDrafter(wanted.min_match, wanted.max_match)

@@ -43,7 +43,9 @@ class EngineFlags:
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
-    speculation: Annotated[str | None, typer.Option(help="Guess tokens and verify them together: none, ngram.")] = None
+    speculation: Annotated[
+        str | None, typer.Option(help="Guess tokens and verify them together: none, ngram, suffix.")
+    ] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
