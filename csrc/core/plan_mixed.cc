@@ -128,6 +128,7 @@ bool serve_waiting(PlanContext& context, Decision& decision, Sequence* seq) {
 Decision plan_mixed(PlanContext& context) {
   Decision decision;
   decision.left = {context.limits.token_budget, context.limits.input_budget};
+  trim_drafts(context);
   plan_running(context, decision);
   for (const Slice& slice : decision.slices) context.settle(slice);
   if (decision.preempted) return decision;  // what was just taken away must not be handed to newcomers

@@ -10,6 +10,20 @@ std::int32_t running_need(const Sequence& seq, const Limits& limits) {
   return may_be_done ? 0 : ledger.need(seq.num_drafts());
 }
 
+void trim_drafts(PlanContext& context) {
+  if (!context.cost.known()) return;
+  std::vector<Sequence*> decoding;
+  std::vector<VerifyRow> rows;
+  for (Sequence* seq : context.queues.running()) {
+    const std::int32_t need = running_need(*seq, context.limits);
+    if (need != 1 + seq->num_drafts()) continue;  // still in its prefill, or at its end
+    decoding.push_back(seq);
+    rows.push_back({seq->num_drafts(), seq->confidences});
+  }
+  const VerifyChoice choice = choose_drafts(rows, context.cost, context.limits.token_budget);
+  for (std::size_t i = 0; i < decoding.size(); ++i) decoding[i]->drafts.resize(choice.drafts[i]);
+}
+
 bool passed_over(PlanContext& context, const Sequence& seq) {
   if (!seq.spec.ready) context.plan.note(seq.id(), Note::kNotReady, 0);
   if (!seq.drained()) context.plan.note(seq.id(), Note::kNotDrained, seq.ledger.num_stale());

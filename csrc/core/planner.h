@@ -60,6 +60,8 @@ bool prefill_possible(PlanContext& context, const std::function<bool(const Seque
 // has the longest gives way.
 Decision plan_decode(PlanContext& context);
 
+// Takes from running sequences the drafts that are not worth verifying; nothing while the cost is not known.
+void trim_drafts(PlanContext& context);
 // Reasons for which a waiting sequence is passed over without blocking those behind it; noted.
 bool passed_over(PlanContext& context, const Sequence& seq);
 // Blocks missing for the whole of a waiting sequence as known now, beyond what its hit already holds.

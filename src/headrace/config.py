@@ -19,8 +19,9 @@ from .contract.files import read_small
 MAX_TOML_BYTES = 1 << 20
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 BYTE_COUNTS = ("kv_memory", "grammar_cache")
-METHODS = ("none", "ngram")
+METHODS = ("none", "ngram", "suffix")
 MOST_DRAFTS = 64
+MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
 MAX_THREADS = 1024  # what the kernels' pool takes
 MAX_RANKS = 64
 MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
@@ -138,13 +139,21 @@ class SpeculationConfig:
     """Tokens that are guessed and then verified together."""
 
     speculation: str = "none"
-    """Who guesses: ``none``, or ``ngram``: what followed the last tokens when they occurred before."""
-    max_drafts: int = 7
+    """Who guesses: ``none``; ``ngram``: what followed the last few tokens when they occurred before,
+    ``suffix``: the same for the longest run of tokens that did."""
+    max_drafts: int = 10
     """Guesses per sequence and step at most."""
     min_match: int = 2
-    """Tokens that must have occurred before, for ``ngram``: the shortest match."""
+    """Tokens that must have occurred before: the shortest match, for ``ngram`` and ``suffix``."""
     max_match: int = 4
-    """And the longest one tried."""
+    """The longest match that ``ngram`` tries."""
+    suffix_memory: int = 0
+    """Tokens of finished requests in which ``suffix`` looks too. What one request is about then shows in how fast
+    another is answered, never in the answer."""
+    speculation_guard: bool = True
+    """Verify only drafts worth their rows, by the cost of steps measured at start, and pause where guessing loses."""
+    cost_lifetime_s: float = 3600.0
+    """How long a measured cost curve is kept and used again."""
 
 
 def narrow_kv(config: EngineConfig) -> bool:
@@ -278,6 +287,8 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(wanted.speculation in METHODS, "speculation", f"must be one of {', '.join(METHODS)}")
     _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
     _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
+    _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
+    _require(0 <= wanted.suffix_memory <= MOST_MEMORY, "suffix_memory", f"must lie between 0 and {MOST_MEMORY}")
     _require(wanted.max_match <= 32, "max_match", "must be at most 32")
     if wanted.speculation != "none":
         _require(wanted.max_drafts < budget, "max_drafts", f"and one more row must fit a step's {budget} tokens")

@@ -38,7 +38,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
-from .speculation import most_logits, open_drafting, open_speculator
+from .speculation import most_logits, open_speculation
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
 
@@ -57,6 +57,7 @@ class Parts:
     ops: Ops
     model: Model
     placement: Placement
+    num_threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
         checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
     )
     _check_vocabulary(model, tokenizer, source)
-    return Parts(source, tokenizer, ops, model, placement)
+    return Parts(source, tokenizer, ops, model, placement, num_threads)
 
 
 def build_engine(
@@ -128,12 +129,13 @@ def build_engine(
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
     runner = Runner(model, ops, kv, graphs)
     guard = open_guard(config)
+    speculation = open_speculation(config, runner, f"{parts.source.name} {parts.source.path}", parts.num_threads)
     worker = Worker(
         runner,
         config.cache.block_size,
         guard=guard,
         enter=caller_binding(parts.placement),
-        speculator=open_speculator(config),
+        speculator=speculation.speculator,
     )
     recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
     return Engine(
@@ -147,7 +149,7 @@ def build_engine(
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
         guard=guard,
-        drafting=open_drafting(config),
+        drafting=speculation.drafting,
         relay=None if relay is None else relay(worker, recorder),
     )
 

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import platform
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from headrace import env
+from headrace._core import StepCost
 from headrace.config import EngineConfig
-from headrace.engine.drafting import Drafting
+from headrace.engine.drafting import CostWatch, Drafting
 from headrace.speculation.drafter import Drafter
+from headrace.speculation.guard import Guard
 from headrace.speculation.ngram import NgramDrafter
+from headrace.speculation.suffix import SuffixDrafter
+from headrace.worker.cost_curve import Curve, CurveKey, load, measure, save
+from headrace.worker.profile import profiled_sizes, run_rows
+from headrace.worker.runner import Runner
 from headrace.worker.speculator import Speculator
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """The worker's part and the engine's; neither without speculation."""
+
+    speculator: Speculator | None = None
+    drafting: Drafting | None = None
 
 
 def most_logits(config: EngineConfig) -> int:
@@ -14,22 +35,54 @@ def most_logits(config: EngineConfig) -> int:
     wanted, limits = config.speculation, config.scheduler
     if wanted.speculation == "none":
         return limits.max_seqs
-    return min(limits.max_seqs * (1 + wanted.max_drafts), limits.token_budget)
+    return max(limits.max_seqs, min(limits.max_seqs * (1 + wanted.max_drafts), limits.token_budget))
 
 
-def open_speculator(config: EngineConfig) -> Speculator | None:
-    """The worker's part; None without speculation."""
+def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threads: int) -> Speculation:
+    """Profiles this machine if its curve for ``model`` (name and place) is not known."""
     wanted = config.speculation
     if wanted.speculation == "none":
-        return None
-    return Speculator(_open_drafter(config), wanted.max_drafts, config.cache.block_size)
+        return Speculation()
+    speculator = Speculator(_open_drafter(config), wanted.max_drafts, config.cache.block_size)
+    if not wanted.speculation_guard:
+        return Speculation(speculator, Drafting(wanted.max_drafts))
+    curve = cost_curve(config, runner, CurveKey(model, machine_name(num_threads), _mode(config)))
+
+    def publish(cost: StepCost) -> None:
+        speculator.cost = cost
+
+    costs = CostWatch(curve.sizes, curve.times_ms, publish)
+    return Speculation(speculator, Drafting(wanted.max_drafts, costs, Guard()))
 
 
-def open_drafting(config: EngineConfig) -> Drafting | None:
-    """The engine's part; None without speculation."""
-    wanted = config.speculation
-    return None if wanted.speculation == "none" else Drafting(wanted.max_drafts)
+def machine_name(num_threads: int, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What a curve depends on: the processor, the instruction set and the threads."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{models[0] if models else platform.machine()}, {env.isa() or 'best'}, {num_threads} threads"
+
+
+def _mode(config: EngineConfig) -> str:
+    return f"{config.model.backend} {config.model.dtype} {config.cache.kv_dtype} graphs {config.runtime.graphs}"
+
+
+def cost_curve(config: EngineConfig, runner: Runner, key: CurveKey) -> Curve:
+    """From disk, or measured now and kept."""
+    most = min(most_logits(config), config.scheduler.token_budget)
+    sizes, folder = profiled_sizes(most), env.cache_dir() / "cost"
+    lifetime_s = config.speculation.cost_lifetime_s
+    curve = load(folder, key, sizes, lifetime_s=lifetime_s, now=time.time())
+    if curve is None:
+        run = partial(run_rows, runner, block_size=config.cache.block_size)
+        curve = measure(key, sizes, run, repeats=3)
+        save(folder, curve)
+        if runner.graphs is not None:
+            runner.graphs.modes.clear()  # these were no steps of the engine
+    return curve
 
 
 def _open_drafter(config: EngineConfig) -> Drafter:
-    return NgramDrafter(config.speculation.min_match, config.speculation.max_match)
+    wanted = config.speculation
+    if wanted.speculation == "suffix":
+        return SuffixDrafter(wanted.min_match, wanted.suffix_memory)
+    return NgramDrafter(wanted.min_match, wanted.max_match)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -50,6 +51,7 @@ def bench_app() -> typer.Typer:
         "prefix": prefix,
         "overlap": overlap,
         "determinism": determinism,
+        "speculation": speculation,
         "startup": startup,
         "perplexity": perplexity,
         "trace": trace,
@@ -128,6 +130,22 @@ def prefix(
     from headrace.lab.bench.workload import Batch
 
     report(lambda: bench_prefix(engine.resolve(), Batch(requests, length, tokens, shared), repeats), flags)
+
+
+@flagged
+def speculation(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    streams: Counts = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens per request.")] = 256,
+    repeats: Repeats = 5,
+) -> None:
+    """Tokens per second with guessed tokens against none, in turns; --speculation says who guesses."""
+    from headrace.lab.bench.speculation import STREAMS, bench_speculation
+
+    wanted = parse_counts("streams", streams) or STREAMS
+    engine = dataclasses.replace(engine, speculation=engine.speculation or "ngram")
+    report(lambda: bench_speculation(engine.resolve(), wanted, tokens, repeats), flags)
 
 
 @flagged

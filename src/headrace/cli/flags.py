@@ -47,7 +47,9 @@ class EngineFlags:
         bool,
         typer.Option("--deterministic", help="Refuse whatever results could depend on; unseeded draws repeat."),
     ] = False
-    speculation: Annotated[str | None, typer.Option(help="Guess tokens and verify them together: none, ngram.")] = None
+    speculation: Annotated[
+        str | None, typer.Option(help="Guess tokens and verify them together: none, ngram, suffix.")
+    ] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     discipline: Annotated[
         str | None,

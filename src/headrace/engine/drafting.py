@@ -1,4 +1,5 @@
-"""Drafting: the engine's side of speculation. Reserves rows for drafts, hands their chances to the planner, counts.
+"""Drafting: the engine's side of speculation. Reserves rows for drafts, tells the planner what they cost and what their
+chances are, watches whether it pays, counts.
 
 The ids themselves never pass through here: a step is planned while the one before it is being sampled, so the worker
 puts its newest drafts into the rows that were reserved. The scheduler only needs to know how many there may be.
@@ -6,30 +7,87 @@ puts its newest drafts into the rows that were reserved. The scheduler only need
 
 from __future__ import annotations
 
+import logging
+from bisect import bisect_left
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from headrace._core import Scheduler
+from headrace._core import CostModel, Scheduler, StepCost
 from headrace.contract.plan import StepPlan
 from headrace.contract.ports import StepObserver
-from headrace.contract.result import StepResult
+from headrace.contract.result import Speculated, StepResult
+from headrace.speculation.guard import Guard, MeasuredStep
 
 from .book import Book
 from .stats import StepCounts
 
 PLACEHOLDER = 0  # stands for an id the worker will know
+PRICE_PERIOD = 16  # measured steps between two snapshots of the cost
+
+log = logging.getLogger(__name__)
+
+
+class CostWatch:
+    """What steps cost: a profiled curve, corrected by measured steps. ``publish`` gets every new snapshot."""
+
+    def __init__(self, sizes: list[int], times_ms: list[float], publish: Callable[[StepCost], None]) -> None:
+        self._sizes = sizes
+        self._model = CostModel(sizes, times_ms)
+        self._publish = publish
+        self._until_price = 0
+        self._cost = self._model.snapshot()
+
+    def plain_ms(self, num_seqs: int) -> float:
+        """Of a step of one row per sequence, sampling included."""
+        return self._cost.time_ms(num_seqs, num_seqs)
+
+    def add(self, step: MeasuredStep, sampler_ms: float) -> None:
+        place = bisect_left(self._sizes, step.rows)
+        if place < len(self._sizes):
+            self._model.add_step(self._sizes[place], step.ms - sampler_ms)
+            self._model.add_sampler(step.num_seqs, sampler_ms)
+
+    def due(self) -> StepCost | None:
+        """A new snapshot, every now and then."""
+        self._until_price -= 1
+        if self._until_price > 0:
+            return None
+        self._until_price = PRICE_PERIOD
+        self._cost = self._model.snapshot()
+        self._publish(self._cost)
+        return self._cost
 
 
 class Drafting:
-    """``most``: drafts per sequence and step. Called by the engine's thread only, around plan and commit."""
+    """``most``: drafts per sequence and step. Without ``costs`` every draft is verified, whatever it costs. Called by
+    the engine's thread only, around plan and commit."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, costs: CostWatch | None = None, guard: Guard | None = None) -> None:
         self._most = most
+        self._costs = costs
+        self._guard = guard
+
+    @property
+    def on(self) -> bool:
+        """Whether the next step may verify drafts."""
+        return self._guard is None or self._guard.on
+
+    def price(self, core: Scheduler, observer: StepObserver | None) -> None:
+        """Before a plan: the newest cost, if it is time for it."""
+        cost = self._costs.due() if self._costs is not None else None
+        if cost is None:
+            return
+        core.set_cost(cost)
+        if observer:
+            observer.priced(cost)
 
     def planned(self, core: Scheduler, plan: StepPlan, book: Book, observer: StepObserver | None) -> None:
         """Every sequence whose newest token this step brings may have drafts in the next one. Those under a grammar
         have none: what it allows behind a draft is known only once the draft is."""
+        if not self.on:
+            return
         for seq_id, samples in zip(plan.seq_ids.tolist(), plan.samples.tolist()):
             entry = book.of_seq(seq_id)
             if not samples or entry is None or entry.grammar is not None:
@@ -39,10 +97,35 @@ class Drafting:
             if observer:
                 observer.drafted(seq_id, drafts)
 
-    def finished(self, result: StepResult, commit: Any, counts: StepCounts) -> None:
-        """Counts a step's drafts: accepted are those that were emitted, none behind the end of a sequence."""
+    def finished(
+        self,
+        core: Scheduler,
+        plan: StepPlan,
+        result: StepResult,
+        commit: Any,
+        counts: StepCounts,
+        observer: StepObserver | None,
+    ) -> None:
+        """A step is back. Accepted drafts are those that were emitted, none behind the end of a sequence."""
         report = result.speculated
         if report is None:
             return
         emitted = np.diff(commit.offsets)
         counts.speculated(int(report.verified.sum()), int(np.minimum(report.accepted, emitted).sum()))
+        for seq_id, confidences in report.confidences.items():
+            core.set_confidences(seq_id, confidences)
+            if observer:
+                observer.judged(seq_id, confidences)
+        if report.rows and bool((plan.num_scheduled - plan.num_drafts == 1).all()):
+            self._measure(plan, report, int(emitted.sum()))
+        counts.speculating = self.on
+
+    def _measure(self, plan: StepPlan, report: Speculated, emitted: int) -> None:
+        step = MeasuredStep(len(plan.seq_ids), report.rows, emitted, report.forward_ms + report.sampler_ms)
+        if self._costs is not None:
+            self._costs.add(step, report.sampler_ms)
+        if self._guard is None or self._costs is None:
+            return
+        if self._guard.add(step, self._costs.plain_ms(step.num_seqs)):
+            state, gain = ("tried again", "") if self._guard.on else ("paused", f": gain {self._guard.gain:.2f}")
+            log.info("speculation is %s%s", state, gain)

@@ -135,6 +135,8 @@ class Engine:
         self._drain()
         if self._relay is not None:
             self._relay.turn(self)
+        if self._drafting:
+            self._drafting.price(self.core, self._observer)
         plan = self._cadence.plan(self.core)
         if self._observer:
             self._observer.planned(plan)  # an empty plan may have preempted someone
@@ -296,7 +298,7 @@ class Engine:
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
         if self._drafting:
-            self._drafting.finished(result, commit, self._counts)
+            self._drafting.finished(self.core, step.plan, result, commit, self._counts, self._observer)
         self._deltas += collect_deltas(self._book, commit, result)
         for seq_id, message in result.errors.items():
             if (entry := self._book.of_seq(seq_id)) is not None:

@@ -10,22 +10,26 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from .drafter import FACTS
+
 Floats = NDArray[np.float64]
 
-SCALES = np.array([16.0, 8.0, 1.0])  # of the facts: brings each to about 0..1, so that one learning rate fits all
+LONG_MATCH = 6.0  # binary logarithm of a match's length: beyond it nothing is learnt from more
+MOST_ENTROPY = 8.0  # nats
 DEPTH = 16.0  # positions
-INPUTS = 1 + len(SCALES) + 2  # bias, facts, position, recent acceptance
+INPUTS = 1 + len(FACTS) + 2  # bias, facts, position, recent acceptance
 LEARNING_RATE = 0.2
 DECAY = 0.9  # of a sequence's recent acceptance, per draft judged
-FIRST_GUESS = 0.8  # before anything was verified: verifying is how one learns
+FIRST_GUESS = 0.5  # of a sequence's acceptance, before anything was verified
+# Where fitting begins: a long match, a sure distribution and a good record speak for a draft, all about as much.
+FIRST_WEIGHTS = (-3.0, 4.0, -2.0, 1.0, 0.0, 3.0)
 
 
 class AcceptanceEstimator:
     """Adagrad on the logistic loss, one model for all sequences, and a running acceptance per sequence."""
 
     def __init__(self) -> None:
-        self._weights = np.zeros(INPUTS)
-        self._weights[0] = np.log(FIRST_GUESS / (1 - FIRST_GUESS))
+        self._weights = np.array(FIRST_WEIGHTS)
         self._squares = np.full(INPUTS, 1e-2)
         self._recent: dict[int, float] = {}
 
@@ -60,7 +64,9 @@ class AcceptanceEstimator:
     def _inputs(self, seq_id: int, facts: Floats) -> Floats:
         rows = np.empty((len(facts), INPUTS))
         rows[:, 0] = 1.0
-        rows[:, 1:-2] = np.minimum(facts / SCALES, 1.0)
+        rows[:, 1] = np.minimum(np.log2(1.0 + facts[:, 0]) / LONG_MATCH, 1.0)
+        rows[:, 2] = np.minimum(facts[:, 1] / MOST_ENTROPY, 1.0)
+        rows[:, 3] = facts[:, 2]
         rows[:, -2] = np.minimum(np.arange(len(facts)) / DEPTH, 1.0)
         rows[:, -1] = self.recent(seq_id)
         return rows

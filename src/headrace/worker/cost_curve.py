@@ -14,7 +14,10 @@ from statistics import median
 
 import msgspec
 
+from headrace.contract.files import read_small
+
 LIFETIME_S = 3600.0
+MAX_CURVE_BYTES = 1 << 20
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +74,14 @@ def load(
     """The curve kept for this key and these sizes, or None when there is none that may still be used."""
     path = folder / key.file_name
     try:
-        curve = msgspec.json.decode(path.read_bytes(), type=Curve)
+        curve = msgspec.json.decode(read_small(path, MAX_CURVE_BYTES), type=Curve)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, ValueError) as error:
         log.warning("%s: not a cost curve, measuring again: %s", path, error)
         return None
     sound = curve.key == key and curve.sizes == list(sizes) and len(curve.times_ms) == len(curve.sizes)
+    sound = sound and all(0 < ms < float("inf") for ms in curve.times_ms)
     return curve if sound and 0 <= now - curve.measured_at < lifetime_s else None
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 import numpy as np
 
+from headrace._core import StepCost
 from headrace.contract.batch import PackedBatch
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
 from headrace.contract.result import Speculated
@@ -21,6 +23,7 @@ from headrace.speculation.estimator import AcceptanceEstimator
 from .history import History
 from .revise import Rows, lay_out, slice_rows
 from .sampler import SampleRow
+from .verify import choose_drafts
 
 
 @dataclass(slots=True)
@@ -30,6 +33,7 @@ class Verification:
     batch: PackedBatch
     rows: list[Rows]
     drafts: list[Draft]
+    forward_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Speculator:
         self._block_size = block_size
         self._histories: dict[int, History] = {}
         self._estimator = AcceptanceEstimator()
+        self.cost: StepCost | None = None  # the engine's newest; replaced whole, from another thread
 
     def take(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> None:
         """The plan's news: who is gone, who begins."""
@@ -92,8 +97,16 @@ class Speculator:
             return [EMPTY] * len(reserved)
         seq_ids = plan.seq_ids.tolist()
         self._ask([seq_id for seq_id, count in zip(seq_ids, reserved) if count])
-        drafts = [self._draft(seq_id).first(count) for seq_id, count in zip(seq_ids, reserved)]
-        return drafts
+        return self._worth(seq_ids, [self._draft(i).first(count) for i, count in zip(seq_ids, reserved)])
+
+    def _worth(self, seq_ids: Sequence[int], drafts: list[Draft]) -> list[Draft]:
+        """What of the drafts is worth its rows, at the newest cost; all of it while none is known."""
+        cost = self.cost
+        if cost is None or not any(len(draft) for draft in drafts):
+            return drafts
+        rates = [self._estimator.rates(i, draft.facts) if len(draft) else [] for i, draft in zip(seq_ids, drafts)]
+        _, _, counts = choose_drafts([len(draft) for draft in drafts], rates, cost)
+        return [draft.first(count) for draft, count in zip(drafts, counts.tolist())]
 
     def _draft(self, seq_id: int) -> Draft:
         history = self._histories.get(seq_id)
@@ -120,8 +133,9 @@ class Speculator:
             rows += [SampleRow(history.start, tokens[:end], end) for end in ends]
         return rows
 
-    def judge(self, plan: StepPlan, verification: Verification, sampled: IntArray) -> Verdict:
-        """``sampled``: the target's own token per sampled row. Takes what is accepted over and proposes anew."""
+    def judge(self, plan: StepPlan, verification: Verification, sampled: IntArray, started: float) -> Verdict:
+        """``sampled``: the target's own token per sampled row. Takes what is accepted over and proposes anew.
+        ``started``: when the step's sampling began (``perf_counter``)."""
         verified = np.zeros(len(verification.drafts), dtype=np.int32)
         accepted = np.zeros_like(verified)
         runs, failed, at = [], [], 0
@@ -138,7 +152,15 @@ class Speculator:
             at += len(own)
             self._take_over(seq_id, draft, run)
         self._ask_eagerly(plan)
-        return Verdict(runs, failed, Speculated(verified, accepted, self._confidences(plan)))
+        report = Speculated(
+            verified,
+            accepted,
+            self._confidences(plan),
+            rows=len(verification.batch.input_ids),
+            forward_ms=verification.forward_ms,
+            sampler_ms=(perf_counter() - started) * 1000,
+        )
+        return Verdict(runs, failed, report)
 
     def _take_over(self, seq_id: int, draft: Draft, run: IntArray) -> None:
         self._histories[seq_id].append(run)

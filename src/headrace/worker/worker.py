@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -153,10 +154,12 @@ class Worker:
 
     def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
         """The forward of what has really been accepted, and of the drafts that follow it."""
+        started = perf_counter()
         handle.verification = verification = speculator.revise(handle.plan, handle.batch)
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
         hidden, handle.drawn = self._runner.forward(batch, self._runner.context(batch), rows)
+        verification.forward_ms = (perf_counter() - started) * 1000
         scores = moved(handle.scores, handle.batch.query_start_loc, batch.query_start_loc)
         handle.prompt_logprobs = score(self._runner, hidden, scores)
 
@@ -166,6 +169,7 @@ class Worker:
         assert handle.forward is not None
         assert self._speculator is not None
         handle.forward.result(0)
+        started = perf_counter()
         ids, logprobs = np.empty(0, dtype=np.int32), None
         if (verification := handle.verification) is None:
             return ids, logprobs
@@ -177,7 +181,7 @@ class Worker:
             drawn, logprobs = draw(self._runner.ops, handle.drawn, plan)
             ids = drawn.numpy()
         handle.drawn = None
-        handle.verdict = self._speculator.judge(handle.plan, verification, ids)
+        handle.verdict = self._speculator.judge(handle.plan, verification, ids, started)
         return ids, logprobs
 
     @torch.inference_mode()
