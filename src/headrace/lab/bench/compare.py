@@ -24,6 +24,7 @@ Start = Callable[[Contender], PeerProcess]
 
 FIRST_PROMPT = [504, 3575, 282]
 PEAK_MEMORY = Line("peak memory", "MiB", more_is_better=False)
+SLOW_S, SLOW_ROUNDS = 15.0, 2
 START = Line("process start to first token", "s", more_is_better=False)
 PERPLEXITY = Line("perplexity", "", more_is_better=False)
 
@@ -133,16 +134,21 @@ def _sit_down(seat: Seat, plan: Plan, start: Start, file_of: Callable[[Contender
 
 
 def _play(task: Task, seats: Sequence[Seat], rounds: int, result: Comparison) -> None:
-    """In each round every contender once; rounds to warm up are not counted."""
+    """In each round every contender once. The first round warms up and is not counted, but for those whom it takes
+    longer than ``SLOW_S``: to them starting is nothing, and two rounds are enough."""
     values: dict[str, list[tuple[float, ...]]] = {seat.contender.name: [] for seat in seats}
+    slow: set[str] = set()
     failed: dict[str, str] = {}
-    for turn in task.turns(rounds):
+    for turn in range(-1, rounds):
         for seat in seats:
             name = seat.contender.name
-            if name in failed or seat.process is None:
+            if name in failed or seat.process is None or (name in slow and len(values[name]) >= SLOW_ROUNDS):
                 continue
+            begun = monotonic()
             figures = _attempt(seat, partial(_play_once, task, turn), failed)
-            if figures is not None and turn >= 0:
+            if monotonic() - begun > SLOW_S:
+                slow.add(name)
+            if figures is not None and (turn >= 0 or name in slow):
                 values[name].append(figures)
     for seat in seats:
         name = seat.contender.name

@@ -16,8 +16,7 @@ STEP_ROWS = (1, 2, 4, 8, 16)
 STEP_DEPTH = 32
 NUM_STEPS = 16
 LONG = 1000
-LONG_ROUNDS = 2
-"""Prompts longer than ``LONG`` tokens take a minute each with some engines: two rounds, and none to warm up."""
+"""Prompts longer than this have the time to their first token as a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +30,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """``run(process, turn)`` gives one figure per line. ``most_rounds`` None: as many as asked for, and a warm-up."""
+    """``run(process, turn)`` gives one figure per line."""
 
     lines: tuple[Line, ...]
     run: Callable[[PeerProcess, int], tuple[float, ...]]
-    most_rounds: int | None = None
-
-    def turns(self, rounds: int) -> range:
-        """Numbers of the rounds; negative ones do not count."""
-        return range(-1, rounds) if self.most_rounds is None else range(min(rounds, self.most_rounds))
 
     @property
     def name(self) -> str:
@@ -67,7 +61,7 @@ def decode(depth: int, num_tokens: int, deadline_s: float) -> Task:
         rate = num_tokens / float(answer["total_s"] - answer["first_s"])
         return (depth / float(answer["first_s"]), rate) if long else (rate,)
 
-    return Task(lines, run, LONG_ROUNDS if long else None)
+    return Task(lines, run)
 
 
 def batch(what: str, work: Batch, deadline_s: float) -> Task:
