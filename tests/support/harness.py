@@ -65,14 +65,14 @@ def make_engine(
     block_size: int = 4,
     backend: str = "cpu",
     graphs: str = "full",
-    narrow: bool = False,
+    kv_dtype: str = "float32",
     **limits: Any,
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     groups = [(int(g.kind), g.window) for g in model.kv_layout.groups]
     core = Scheduler(num_blocks=num_blocks, block_size=block_size, groups=groups, **limits)
-    kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow, poison=True)
+    kv = allocate_kv(model.kv_layout, num_blocks, block_size, kv=kv_dtype, poison=True)
     ops = resolve_ops(backend)
     sizes = (7, limits.get("token_budget", 512))
     captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, limits.get("max_seqs", 64))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace import env
 from headrace._core import Scheduler
-from headrace.config import EngineConfig, narrow_kv
+from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
 from headrace.engine.engine import Engine
@@ -61,7 +61,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
-    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
+    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))
     limits = config.scheduler
     graphs = Graphs(
         model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs

@@ -11,6 +11,15 @@ from enum import IntEnum
 
 from .errors import ConfigError
 
+# How a key or a value may be kept -> bytes of one. Integers are codes, and a row of them carries a scale.
+KV_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "int16": 2, "int8": 1}
+KV_SCALE_BYTES = 4
+
+
+def kv_row_bytes(kv_dtype: str, head_dim: int) -> int:
+    """Bytes of one token's key or value in one head."""
+    return head_dim * KV_ELEMENT_BYTES[kv_dtype] + (KV_SCALE_BYTES if kv_dtype.startswith("int") else 0)
+
 
 class KVKind(IntEnum):
     """What a group must keep. Values are shared with the C++ core."""
@@ -41,9 +50,13 @@ class KVLayout:
     def layers_per_group(self) -> int:
         return max(len(group.layers) for group in self.groups)
 
-    def block_bytes(self, block_size: int, element_bytes: int = 4) -> int:
-        """Bytes that one block id stands for, over all layers of a group, keys and values."""
-        return 2 * self.layers_per_group * block_size * self.num_kv_heads * self.head_dim * element_bytes
+    def block_bytes(self, block_size: int, row_bytes: int | None = None) -> int:
+        """Bytes that one block id stands for, over all layers of a group, keys and values.
+
+        ``row_bytes`` is what one token takes in one head; None: ``head_dim`` values of float32.
+        """
+        row = 4 * self.head_dim if row_bytes is None else row_bytes
+        return 2 * self.layers_per_group * block_size * self.num_kv_heads * row
 
     def place(self, layer: int) -> tuple[int, int]:
         """``(group, index inside the group)`` of a layer."""

@@ -22,7 +22,10 @@ class GroupIndex:
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, head_dim), and its group's number."""
+    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, row), and its group's number.
+
+    Rows as ``kernels.kv_rows`` says.
+    """
 
     k: Tensor
     v: Tensor
