@@ -32,11 +32,6 @@ float* thread_scratch(std::int64_t floats) {
   return memory.get();
 }
 
-std::int64_t scratch_floats(std::int64_t queries, std::int64_t head_dim) {
-  const std::int64_t depth = padded_depth(head_dim), tile = 32;
-  return queries * (depth + tile) + 2 * depth * tile + 2 * part_floats(queries, head_dim);
-}
-
 class Step {
  public:
   explicit Step(const AttentionArgs& args) : args_(args), chunks_(cut_into_chunks(args)) {}

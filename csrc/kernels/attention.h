@@ -25,9 +25,22 @@ struct AttentionChunk {
 // The head size as the kernels hold it: whole vectors of sixteen.
 constexpr std::int64_t padded_depth(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
+// Queries as the kernels hold them: lanes of whole vectors.
+constexpr std::int64_t query_lanes(std::int64_t queries) { return (queries + 15) / 16 * 16; }
+
 // Floats of one partition's result: maximum and sum for each query, and its weighted values.
 constexpr std::int64_t part_floats(std::int64_t queries, std::int64_t head_dim) {
-  return queries * (2 + padded_depth(head_dim));
+  return query_lanes(queries) * (2 + padded_depth(head_dim));
+}
+
+inline constexpr std::int64_t kMostLaneVectors = 3;  // vectors of queries that are worked on side by side
+inline constexpr std::int64_t kFewQueries = 8;       // up to so many have positions in the lanes instead
+
+// Floats of scratch memory that a chunk needs (see ChunkScratch).
+constexpr std::int64_t scratch_floats(std::int64_t queries, std::int64_t head_dim) {
+  const std::int64_t depth = padded_depth(head_dim), tile = 32;
+  return query_lanes(queries) * (depth + 1) + 16 * depth + 3 * tile * depth + 2 * tile + 2 * kFewQueries * depth +
+         tile * kMostLaneVectors * 24 + 2 * part_floats(queries, head_dim);
 }
 
 // Rows beyond the last slice (padding) become zeros.

@@ -27,7 +27,7 @@ struct Table {
   void (*gate_mul)(const GateArgs&);
   void (*qkv_to_cache)(const HeadsArgs&);
   void (*axpy)(const AxpyArgs&);
-  void (*write_cache)(const float* x, std::int64_t count, KvCache cache, std::int64_t element);
+  void (*write_row)(const float* x, std::int64_t head_dim, KvCache cache, std::int64_t index);
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
   // generic/attention.h).
   void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);

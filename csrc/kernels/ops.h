@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/kv_cache.h"
 #include "kernels/packed.h"
 #include "kernels/quantised.h"
 
@@ -87,20 +88,6 @@ struct RopeArgs {
   float* y;
   std::int64_t tokens, heads, head_dim, rot;
   bool interleaved;
-};
-
-// Keys or values of a paged cache, in float32 or, when `halves`, in bfloat16 (rounded to nearest even on writing).
-struct KvCache {
-  void* data;
-  bool halves;
-
-  KvCache(void* at, bool narrow) : data(at), halves(narrow) {}
-  KvCache(float* at) : data(at), halves(false) {}
-
-  template <typename T>
-  T* at(std::int64_t element) const {
-    return static_cast<T*>(data) + element;
-  }
 };
 
 // Splits qkv (T, (q_heads + 2 kv_heads) * D) into heads, norms q and k heads where weights are given, rotates them,

@@ -1,8 +1,11 @@
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/cache.h"
 #include "kernels/dispatch.h"
 #include "kernels/threads.h"
 #include "tests/check.h"
@@ -107,4 +110,104 @@ TEST(rows_beyond_the_last_slice_become_zero) {
   paged_attention({s.q.data(), s.k_cache.data(), s.v_cache.data(), s.table.data(), start, seq_len, out.data(), 2, 1,
                    s.blocks, kHeads, kKvHeads, s.block_size, kDepth, 0.3f, 0});
   for (std::int64_t i = 0; i < kHeads * kDepth; ++i) CHECK(std::isfinite(out[i]) && out[kHeads * kDepth + i] == 0);
+}
+
+namespace {
+
+// A sequence's keys and values as codes of a format, blocks of 16 in order.
+struct Coded {
+  KvFormat format;
+  std::int64_t length, blocks;
+  std::vector<std::uint8_t> k, v;
+  std::vector<std::int32_t> table;
+
+  Coded(KvFormat as, const Sequence& s) : format(as), length(s.length), blocks((s.length + 15) / 16) {
+    k.assign(static_cast<std::size_t>(blocks * 16 * kKvHeads * row_bytes(as, kDepth)), 0xFF);
+    v = k;
+    std::vector<std::int32_t> slots;
+    for (std::int64_t p = 0; p < blocks; ++p) table.push_back(static_cast<std::int32_t>(p));
+    for (std::int64_t p = 0; p < length; ++p) slots.push_back(static_cast<std::int32_t>(p));
+    write_kv(
+        {s.keys.data(), s.values.data(), {k.data(), as}, {v.data(), as}, slots.data(), length, kKvHeads, 16, kDepth});
+  }
+
+  std::vector<float> attend(const Sequence& s, std::int64_t first, std::int64_t end, std::int32_t window) {
+    std::vector<float> out((end - first) * kHeads * kDepth);
+    const std::int32_t start[] = {0, static_cast<std::int32_t>(end - first)};
+    const std::int32_t seq_len[] = {static_cast<std::int32_t>(length - s.rows + end)};
+    paged_attention({s.q.data() + first * kHeads * kDepth,
+                     {k.data(), format},
+                     {v.data(), format},
+                     table.data(),
+                     start,
+                     seq_len,
+                     out.data(),
+                     end - first,
+                     1,
+                     blocks,
+                     kHeads,
+                     kKvHeads,
+                     16,
+                     kDepth,
+                     0.3f,
+                     window});
+    return out;
+  }
+};
+
+}  // namespace
+
+// Rows of numbers in [-1, 1]: a code is off by half a step, 1/254 for int8, in keys, values and the like in queries.
+TEST(attention_over_codes_is_near_the_plain_softmax) {
+  for_each_isa([] {
+    const Sequence s(23, 90, 16);
+    for (const auto& [format, close] : {std::pair{KvFormat::kInt16, 1e-3}, std::pair{KvFormat::kInt8, 1.5e-2}}) {
+      Coded coded(format, s);
+      for (std::int32_t window : {0, 40}) {
+        const auto out = coded.attend(s, 0, 23, window);
+        for (std::int64_t i = 0; i < static_cast<std::int64_t>(out.size()); ++i) {
+          const std::int64_t row = i / (kHeads * kDepth), head = i / kDepth % kHeads;
+          CHECK(std::abs(out[i] - s.plain(row, head, i % kDepth, window)) < close);
+        }
+      }
+    }
+  });
+}
+
+TEST(attention_over_codes_has_the_same_bits_row_by_row_and_shared_out) {
+  for_each_isa([] {
+    const Sequence s(20, 1200, 16);
+    for (const KvFormat format : {KvFormat::kInt16, KvFormat::kInt8}) {
+      Coded coded(format, s);
+      for (std::int32_t window : {0, 7, 600}) {
+        set_num_threads(1);
+        const auto whole = coded.attend(s, 0, 20, window);
+        set_num_threads(3);
+        std::vector<float> rows;
+        for (std::int64_t r = 0; r < 20; ++r) {
+          const auto row = coded.attend(s, r, r + 1, window);
+          rows.insert(rows.end(), row.begin(), row.end());
+        }
+        CHECK_EQ(rows, whole);
+      }
+    }
+  });
+}
+
+TEST(a_row_of_codes_is_zeros_when_next_to_nothing_and_nan_when_not_finite) {
+  for_each_isa([] {
+    for (const KvFormat format : {KvFormat::kInt16, KvFormat::kInt8}) {
+      for (const auto& [value, scale] : {std::pair{1e-33f, 0.0f}, std::pair{INFINITY, std::nanf("")}}) {
+        std::vector<float> x(kDepth, value);
+        std::vector<std::uint8_t> cache(static_cast<std::size_t>(row_bytes(format, kDepth)), 0xFF), other = cache;
+        const std::int32_t slot = 0;
+        write_kv({x.data(), x.data(), {cache.data(), format}, {other.data(), format}, &slot, 1, 1, 1, kDepth});
+        const std::int64_t codes = kDepth * element_bytes(format);
+        for (std::int64_t i = 0; i < codes; ++i) CHECK_EQ(static_cast<int>(cache[i]), 0);
+        float have;
+        std::memcpy(&have, cache.data() + codes, sizeof have);
+        CHECK(scale == scale ? have == scale : have != have);
+      }
+    }
+  });
 }

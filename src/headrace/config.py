@@ -15,6 +15,7 @@ from typing import Any
 
 from .contract.errors import ConfigError
 from .contract.files import read_small
+from .contract.layout import KV_ELEMENT_BYTES
 
 MAX_TOML_BYTES = 1 << 20
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
@@ -56,7 +57,8 @@ class CacheConfig:
     kv_memory_fraction: float = 0.5
     """Share of the free memory that KV may take."""
     kv_dtype: str = "auto"
-    """``float32``, ``bfloat16``, or ``auto``: bfloat16 unless ``dtype`` is float32."""
+    """``float32``, ``bfloat16``, ``int16``, ``int8``, or ``auto``: int16 unless ``dtype`` is float32. Rows of int16 and
+    int8 carry a scale; attention over them is integer arithmetic, with queries and weights rounded too."""
     prefix_caching: bool = True
     """Reuse the KV of prompts that begin alike."""
     watermark: float = 0.01
@@ -156,11 +158,11 @@ class SpeculationConfig:
     """How long a measured cost curve is kept and used again."""
 
 
-def narrow_kv(config: EngineConfig) -> bool:
-    """Whether keys and values are kept in bfloat16."""
+def kv_format(config: EngineConfig) -> str:
+    """How keys and values are kept: a key of ``KV_ELEMENT_BYTES``."""
     if config.cache.kv_dtype == "auto":
-        return config.model.dtype != "float32"
-    return config.cache.kv_dtype == "bfloat16"
+        return "float32" if config.model.dtype == "float32" else "int16"
+    return config.cache.kv_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +260,8 @@ def check(config: EngineConfig) -> None:
     for section in sections_of(config):
         _check_types(section)
     _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
-    _require(config.cache.kv_dtype in ("auto", "float32", "bfloat16"), "kv_dtype", "must be auto, float32 or bfloat16")
+    formats = ("auto", *KV_ELEMENT_BYTES)
+    _require(config.cache.kv_dtype in formats, "kv_dtype", f"must be one of {', '.join(formats)}")
     _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
     longest = config.model.max_model_len
     _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")

@@ -34,7 +34,7 @@ TEXTS = (
 class Real:
     model: Model
     prompts: list[list[int]]
-    narrow: bool
+    kv_dtype: str
 
     def requests(self) -> list[Request]:
         sampled = {"temperature": 1.0, "top_p": 0.9, "seed": 3}
@@ -45,7 +45,7 @@ class Real:
 
     def bits(self, requests: list[Request] | None = None, **options: object) -> list[object]:
         settings: dict[str, object] = {"num_blocks": 400, "block_size": 32, "max_model_len": 512} | options
-        engine = make_engine(self.model, narrow=self.narrow, **settings)
+        engine = make_engine(self.model, kv_dtype=self.kv_dtype, **settings)
         outcomes = run(engine, requests or self.requests())
         self.preemptions = engine.core.num_preemptions
         engine.close()
@@ -58,7 +58,7 @@ def real(request: pytest.FixtureRequest) -> Real:
     tokenizer = open_tokenizer(source)
     assert tokenizer is not None
     model = load_model(open_checkpoint(source.path), resolve_ops("cpu", strict=True), exact=request.param)
-    return Real(model, [tokenizer.encode(text) for text in TEXTS], narrow=not request.param)
+    return Real(model, [tokenizer.encode(text) for text in TEXTS], kv_dtype="float32" if request.param else "int16")
 
 
 @pytest.fixture(scope="module")

@@ -72,11 +72,12 @@ def attend(ops: Ops, args: tuple[Any, ...]) -> Tensor:
 
 
 @pytest.mark.parametrize("window", [0, 1, 40, 600])
+@pytest.mark.parametrize("kv", ["float32", "int8"])
 @pytest.mark.parametrize("other", [{"order": 9}, {"block_size": 3}, {"block_size": 16}, {"block_size": 64}])
-def test_blocks_change_nothing(cpu: Ops, window: int, other: dict[str, int]) -> None:
+def test_blocks_change_nothing(cpu: Ops, window: int, other: dict[str, int], kv: str) -> None:
     slices = [(1, 700), (30, 30), (6, 550)]
-    base = attend(cpu, inputs.attention(7, slices, window=window))
-    assert same_bits(attend(cpu, inputs.attention(7, slices, window=window, **other)), base)
+    base = attend(cpu, inputs.attention(7, slices, window=window, kv=kv))
+    assert same_bits(attend(cpu, inputs.attention(7, slices, window=window, kv=kv, **other)), base)
 
 
 def cut(args: tuple[Any, ...], sizes: list[int]) -> list[tuple[Any, ...]]:
@@ -92,10 +93,11 @@ def cut(args: tuple[Any, ...], sizes: list[int]) -> list[tuple[Any, ...]]:
     return calls
 
 
+@pytest.mark.parametrize("kv", ["float32", "int16", "int8"])
 @pytest.mark.parametrize("window", [0, 3, 33, 520])
 @pytest.mark.parametrize("heads", [(9, 3), (4, 1), (2, 2)])
-def test_chunked_equals_whole(cpu: Ops, window: int, heads: tuple[int, int]) -> None:
-    args = inputs.attention(8, [(100, 1100)], heads=heads, d=32, window=window)
+def test_chunked_equals_whole(cpu: Ops, window: int, heads: tuple[int, int], kv: str) -> None:
+    args = inputs.attention(8, [(100, 1100)], heads=heads, d=32, window=window, kv=kv)
     whole = attend(cpu, args)
     for sizes in ([1] * 100, [37, 1, 62], [64, 36]):
         assert same_bits(torch.cat([attend(cpu, chunk) for chunk in cut(args, sizes)]), whole)
@@ -112,12 +114,26 @@ def test_a_slice_alone_equals_the_slice_among_others(cpu: Ops) -> None:
         assert same_bits(alone, whole[mine])
 
 
-def test_later_positions_contribute_nothing(cpu: Ops) -> None:
-    q, k, v, table, starts, lengths, scale, window = inputs.attention(3, [(10, 50)], block_size=16)
+@pytest.mark.parametrize("rows", [2, 10])
+@pytest.mark.parametrize("kv", ["float32", "bfloat16"])
+def test_later_positions_contribute_nothing(cpu: Ops, rows: int, kv: str) -> None:
+    q, k, v, table, starts, lengths, scale, window = inputs.attention(3, [(rows, 50)], block_size=16, kv=kv)
     clean = attend(cpu, (q, k, v, table, starts, lengths, scale, window))
     last = int(table[0, 49 // 16])
     k[last, :, 49 % 16], v[last, :, 49 % 16] = torch.nan, torch.inf
-    assert same_bits(attend(cpu, (q, k, v, table, starts, lengths, scale, window))[:9], clean[:9])
+    assert same_bits(attend(cpu, (q, k, v, table, starts, lengths, scale, window))[:-1], clean[:-1])
+
+
+@pytest.mark.parametrize("rows", [2, 10])
+@pytest.mark.parametrize("kv", ["int16", "int8"])
+def test_later_codes_contribute_nothing(cpu: Ops, rows: int, kv: str) -> None:
+    q, k, v, table, starts, lengths, scale, window = inputs.attention(3, [(rows, 50)], block_size=16, kv=kv)
+    clean = attend(cpu, (q, k, v, table, starts, lengths, scale, window))
+    last = (int(table[0, 49 // 16]), slice(None), 49 % 16)
+    k[last] = v[last] = -1  # the scale's bits, too: a NaN
+    out = attend(cpu, (q, k, v, table, starts, lengths, scale, window))
+    assert same_bits(out[:-1], clean[:-1])
+    assert out[-1].isnan().all()
 
 
 def test_padding_rows_are_zero(cpu: Ops) -> None:

@@ -202,13 +202,14 @@ def test_the_families_with_blocks_really_compute_on_blocks(tiny: Callable[[str],
 
 
 @pytest.mark.parametrize("limits", [{"token_budget": 5}, {"max_seqs": 2}, {"overlap": False}, {"graphs": "none"}])
-def test_all_of_it_holds_with_keys_and_values_in_bfloat16(model: Model, limits: dict[str, object]) -> None:
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "int16", "int8"])
+def test_all_of_it_holds_with_narrow_keys_and_values(model: Model, limits: dict[str, object], kv_dtype: str) -> None:
     alone: list[object] = []
     for item in requests():
-        engine = make_engine(model, overlap=False, prefix_caching=False, graphs="none", narrow=True)
+        engine = make_engine(model, overlap=False, prefix_caching=False, graphs="none", kv_dtype=kv_dtype)
         alone += bits(run(engine, [item]))
         engine.close()
-    engine = make_engine(model, narrow=True, **limits)
+    engine = make_engine(model, kv_dtype=kv_dtype, **limits)
     assert bits(run(engine, requests())) == alone
     assert bits(run(engine, requests())) == alone, "a warm cache changed something"
     engine.close()

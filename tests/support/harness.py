@@ -69,7 +69,7 @@ def make_engine(
     block_size: int = 4,
     backend: str = "cpu",
     graphs: str = "full",
-    narrow: bool = False,
+    kv_dtype: str = "float32",
     drafter: Drafter | None = None,
     max_drafts: int = 5,
     **limits: Any,
@@ -78,7 +78,7 @@ def make_engine(
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     groups = [(int(g.kind), g.window) for g in model.kv_layout.groups]
     core = Scheduler(num_blocks=num_blocks, block_size=block_size, groups=groups, **limits)
-    kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow, poison=True)
+    kv = allocate_kv(model.kv_layout, num_blocks, block_size, kv=kv_dtype, poison=True)
     ops = resolve_ops(backend)
     sizes = (7, limits.get("token_budget", 512))
     most = limits.get("max_seqs", 64) * (1 if drafter is None else 1 + max_drafts)

@@ -30,7 +30,8 @@ template <int Rank>
 using Ints = Array<const std::int32_t, Rank>;
 using Longs = Array<const std::int64_t, 1>;
 
-// A paged cache (blocks, heads, block size, head size) in float32, or in bfloat16 passed as uint16.
+// A paged cache (blocks, heads, block size, row): float32, bfloat16 passed as uint16, or int16 or int8, whose rows end
+// with their scale.
 using CacheArray = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
 
 template <typename A>
@@ -50,10 +51,28 @@ void require_size(const A& array, int axis, std::int64_t want, const char* name)
 }
 
 inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
-  const bool floats = array.dtype() == nb::dtype<float>(), halves = array.dtype() == nb::dtype<std::uint16_t>();
-  require(floats || halves, std::string(name) + ": must be float32 or bfloat16");
-  return {array.data(), halves};
+  using kernels::KvFormat;
+  const auto is = [&array](auto code) { return array.dtype() == nb::dtype<decltype(code)>(); };
+  if (is(float{})) return {array.data(), KvFormat::kFloat32};
+  if (is(std::uint16_t{})) return {array.data(), KvFormat::kBfloat16};
+  if (is(std::int16_t{})) return {array.data(), KvFormat::kInt16};
+  require(is(std::int8_t{}), std::string(name) + ": must be float32, bfloat16, int16 or int8");
+  return {array.data(), KvFormat::kInt8};
 }
+
+// A pair of caches of one shape and format, and their head size.
+struct Caches {
+  kernels::KvCache k, v;
+  std::int64_t head_dim;
+
+  Caches(const CacheArray& k_cache, const CacheArray& v_cache)
+      : k(cache_of(k_cache, "k_cache")), v(cache_of(v_cache, "v_cache")) {
+    for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
+    require(k.format == v.format, "v_cache: must have the dtype of k_cache");
+    head_dim = size_of(k_cache, 3) - kernels::scale_bytes(k.format) / kernels::element_bytes(k.format);
+    require(head_dim > 0, "k_cache: its rows have no room for a head");
+  }
+};
 
 // offsets (rows + 1): from 0, never falling, to at most `total`.
 inline void require_offsets(const Ints<1>& offsets, std::int64_t rows, std::int64_t total, const char* name) {

@@ -10,13 +10,13 @@ void paged_attention(Floats<3> q, CacheArray k_cache, CacheArray v_cache, Ints<2
                      Ints<1> seq_lens, float scale, std::int32_t window, FloatsOut<3> out) {
   const std::int64_t slices = size_of(seq_lens, 0);
   for (int axis = 0; axis < 3; ++axis) require_size(out, axis, size_of(q, axis), "out");
-  for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
-  require_size(k_cache, 3, size_of(q, 2), "k_cache");
+  const Caches caches(k_cache, v_cache);
+  require(caches.head_dim == size_of(q, 2), "k_cache: its rows are for heads of " + std::to_string(caches.head_dim));
   require_size(block_table, 0, slices, "block_table");
   require_size(query_start_loc, 0, slices + 1, "query_start_loc");
   const AttentionArgs args{q.data(),
-                           cache_of(k_cache, "k_cache"),
-                           cache_of(v_cache, "v_cache"),
+                           caches.k,
+                           caches.v,
                            block_table.data(),
                            query_start_loc.data(),
                            seq_lens.data(),
@@ -33,7 +33,7 @@ void paged_attention(Floats<3> q, CacheArray k_cache, CacheArray v_cache, Ints<2
                            size_of(k_cache, 0)};
   require(args.kv_heads > 0 && args.q_heads > 0 && args.q_heads % args.kv_heads == 0,
           "q: its heads must be a multiple of the cache's");
-  require(args.block_size > 0 && args.head_dim > 0, "k_cache: block size and head size must not be 0");
+  require(args.block_size > 0 && args.head_dim <= 1024, "k_cache: blocks of nothing, or heads of more than 1024");
   require(window >= 0, "window must not be negative");
   const nb::gil_scoped_release unlocked;
   kernels::submit(args);

@@ -60,15 +60,15 @@ void gate_mul(kernels::Gate gate, Floats<2> x, FloatsOut<2> out) {
 
 void write_kv(Floats<3> k, Floats<3> v, CacheArray k_cache, CacheArray v_cache, Ints<1> slots) {
   require_no_recording("write_kv");
-  const std::int64_t tokens = size_of(slots, 0), heads = size_of(k_cache, 1), depth = size_of(k_cache, 3);
-  for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
+  const std::int64_t tokens = size_of(slots, 0), heads = size_of(k_cache, 1);
+  const Caches caches(k_cache, v_cache);
+  const std::int64_t depth = caches.head_dim;
   require_size(k, 0, tokens, "k"), require_size(k, 1, heads, "k"), require_size(k, 2, depth, "k");
   require_size(v, 0, tokens, "v"), require_size(v, 1, heads, "v"), require_size(v, 2, depth, "v");
   const std::int64_t block_size = size_of(k_cache, 2);
   require_range(slots.data(), tokens, -1, size_of(k_cache, 0) * block_size, "slots");
-  const kernels::WriteKvArgs args{
-      k.data(),   v.data(), cache_of(k_cache, "k_cache"), cache_of(v_cache, "v_cache"), slots.data(), tokens, heads,
-      block_size, depth};
+  const kernels::WriteKvArgs args{k.data(), v.data(), caches.k,   caches.v, slots.data(),
+                                  tokens,   heads,    block_size, depth};
   const nb::gil_scoped_release unlocked;
   kernels::write_kv(args);
 }
@@ -76,9 +76,10 @@ void write_kv(Floats<3> k, Floats<3> v, CacheArray k_cache, CacheArray v_cache, 
 void qkv_to_cache(Floats<2> qkv, std::optional<Floats<1>> q_norm, std::optional<Floats<1>> k_norm, float eps,
                   Ints<1> positions, Floats<3> table, bool interleaved, CacheArray k_cache, CacheArray v_cache,
                   Ints<1> slots, FloatsOut<3> out) {
-  const std::int64_t tokens = size_of(qkv, 0), kv_heads = size_of(k_cache, 1), d = size_of(k_cache, 3);
+  const std::int64_t tokens = size_of(qkv, 0), kv_heads = size_of(k_cache, 1);
   const std::int64_t heads = size_of(out, 1), rot = 2 * size_of(table, 2);
-  for (int axis = 0; axis < 4; ++axis) require_size(v_cache, axis, size_of(k_cache, axis), "v_cache");
+  const Caches caches(k_cache, v_cache);
+  const std::int64_t d = caches.head_dim;
   require_size(out, 0, tokens, "out"), require_size(out, 2, d, "out");
   require_size(qkv, 1, (heads + 2 * kv_heads) * d, "qkv");
   require_size(positions, 0, tokens, "positions"), require_size(slots, 0, tokens, "slots");
@@ -92,8 +93,8 @@ void qkv_to_cache(Floats<2> qkv, std::optional<Floats<1>> q_norm, std::optional<
                                 positions.data(),
                                 table.data(),
                                 slots.data(),
-                                cache_of(k_cache, "k_cache"),
-                                cache_of(v_cache, "v_cache"),
+                                caches.k,
+                                caches.v,
                                 out.data(),
                                 tokens,
                                 heads,

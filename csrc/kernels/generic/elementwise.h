@@ -2,6 +2,7 @@
 // each sum inside a row has one order.
 #pragma once
 
+#include "kernels/generic/kv_rows.h"
 #include "kernels/generic/math.h"
 #include "kernels/ops.h"
 #include "kernels/threads.h"
@@ -96,25 +97,6 @@ inline void rope(const RopeArgs& args) {
 
 inline constexpr std::int64_t kMostHeadDim = 1024;  // the binding refuses larger heads
 
-// Rounds to nearest even; a NaN stays one.
-inline Bf16 to_bf16(float x) {
-  std::uint32_t raw;
-  __builtin_memcpy(&raw, &x, sizeof raw);
-  if ((raw & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>(raw >> 16 | 0x40u)};
-  return {static_cast<std::uint16_t>((raw + 0x7fffu + (raw >> 16 & 1)) >> 16)};
-}
-
-// Writes `count` values to the cache, from `element` on.
-inline void write_cache(const float* x, std::int64_t count, KvCache cache, std::int64_t element) {
-  if (cache.halves) {
-    Bf16* const to = cache.at<Bf16>(element);
-    for (std::int64_t i = 0; i < count; ++i) to[i] = to_bf16(x[i]);
-    return;
-  }
-  float* const to = cache.at<float>(element);
-  for_vectors(count, [&](std::int64_t i, std::int64_t live) { store_live(to + i, load_live(x + i, live), live); });
-}
-
 // One head: norm (when it has a weight), then rotation. The same arithmetic as norm_row and rope_row.
 inline void finish_head(const HeadsArgs& args, const float* x, const float* norm, std::int64_t token, float* out) {
   float normed[kMostHeadDim];
@@ -136,12 +118,12 @@ inline void heads_row(const HeadsArgs& args, std::int64_t token) {
   if (slot < 0) return;
   const std::int64_t block = slot / args.block_size, offset = slot % args.block_size;
   for (std::int64_t h = 0; h < args.kv_heads; ++h) {
-    const std::int64_t to = ((block * args.kv_heads + h) * args.block_size + offset) * d;
+    const std::int64_t to = (block * args.kv_heads + h) * args.block_size + offset;
     const float* const v = qkv + (args.q_heads + args.kv_heads + h) * d;
     float k[kMostHeadDim];
     finish_head(args, qkv + (args.q_heads + h) * d, args.k_norm, token, k);
-    write_cache(k, d, args.k_cache, to);
-    write_cache(v, d, args.v_cache, to);
+    write_row(k, d, args.k_cache, to);
+    write_row(v, d, args.v_cache, to);
   }
 }
 

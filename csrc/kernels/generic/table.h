@@ -23,7 +23,7 @@ inline constexpr Table make_table(const char* name) {
   t.gate_mul = gate_mul;
   t.qkv_to_cache = qkv_to_cache;
   t.axpy = axpy;
-  t.write_cache = write_cache;
+  t.write_row = write_row;
   t.attend_chunk = attend_chunk;
   t.attend_part = attend_part;
   t.finish_parts = finish_parts;

@@ -11,6 +11,8 @@ namespace headrace::kernels::HEADRACE_ISA {
 
 inline constexpr int kTileRows = 6, kQuantisedTileRows = 4;
 constexpr int tile_panels(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+inline constexpr int kLaneVectors = 1;
+constexpr int lane_rows(int) { return 4; }
 
 struct Vec {
   __m256 a, b;
@@ -155,6 +157,39 @@ inline IntVec add_dots(IntVec acc, Bytes x, const std::int8_t* four) {
   const __m256i a = _mm256_set1_epi32(quad);
   const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8), odd = _mm256_srai_epi16(a, 8);
   return {dots_half(acc.a, x.a, even, odd), dots_half(acc.b, x.b, even, odd)};
+}
+inline IntVec load_pairs(const std::int16_t* p) {
+  const auto* const at = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+}
+inline void store_pairs(std::int16_t* p, IntVec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 16), x.b);
+}
+inline IntVec load_codes(const std::int16_t* p) {
+  const auto* const at = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtepi16_epi32(_mm_loadu_si128(at)), _mm256_cvtepi16_epi32(_mm_loadu_si128(at + 1))};
+}
+inline IntVec load_codes(const std::int8_t* p) {
+  const __m128i raw = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi8_epi32(raw), _mm256_cvtepi8_epi32(_mm_srli_si128(raw, 8))};
+}
+inline void store_codes(std::int16_t* p, IntVec x) {
+  const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), words);
+}
+inline __m256i pair_half(__m256i even, __m256i odd) {
+  return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
+}
+inline IntVec pair_up(IntVec even, IntVec odd) { return {pair_half(even.a, odd.a), pair_half(even.b, odd.b)}; }
+inline IntVec to_int(Vec x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
+inline IntVec set1_pair(const std::int16_t* two) {
+  std::uint32_t pair;
+  __builtin_memcpy(&pair, two, sizeof pair);
+  return set1_int(pair);
+}
+inline IntVec add_pairs(IntVec acc, IntVec x, IntVec y) {
+  return {_mm256_add_epi32(acc.a, _mm256_madd_epi16(x.a, y.a)), _mm256_add_epi32(acc.b, _mm256_madd_epi16(x.b, y.b))};
 }
 inline void store_bytes(std::int8_t* p, Vec x) {
   const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));

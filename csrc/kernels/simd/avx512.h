@@ -11,6 +11,8 @@ namespace headrace::kernels::HEADRACE_ISA {
 
 inline constexpr int kTileRows = 12, kQuantisedTileRows = 12;
 constexpr int tile_panels(int rows) { return rows <= 6 ? 4 : 2; }
+inline constexpr int kLaneVectors = 3;
+constexpr int lane_rows(int vectors) { return vectors == 1 ? 16 : 8; }
 
 struct Vec {
   __m512 v;
@@ -93,6 +95,31 @@ inline IntVec add_dots(IntVec acc, Bytes a, const std::int8_t* four) {
   std::int32_t quad;
   __builtin_memcpy(&quad, four, sizeof quad);
   return {_mm512_dpbusd_epi32(acc.v, a.v, _mm512_set1_epi32(quad))};
+}
+inline IntVec load_pairs(const std::int16_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_pairs(std::int16_t* p, IntVec a) { _mm512_storeu_si512(p, a.v); }
+inline IntVec load_codes(const std::int16_t* p) {
+  return {_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline IntVec load_codes(const std::int8_t* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline void store_codes(std::int16_t* p, IntVec a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(a.v));
+}
+inline IntVec pair_up(IntVec even, IntVec odd) {
+  return {_mm512_mask_blend_epi16(0xAAAAAAAA, even.v, _mm512_slli_epi32(odd.v, 16))};
+}
+inline IntVec to_int(Vec a) { return {_mm512_cvtps_epi32(a.v)}; }
+inline IntVec set1_pair(const std::int16_t* two) {
+  std::int32_t pair;
+  __builtin_memcpy(&pair, two, sizeof pair);
+  return {_mm512_set1_epi32(pair)};
+}
+// Not the intrinsic: GCC 12 copies the accumulator before and after each one of those.
+inline IntVec add_pairs(IntVec acc, IntVec a, IntVec b) {
+  asm("vpdpwssd %2, %1, %0" : "+v"(acc.v) : "v"(a.v), "v"(b.v));
+  return acc;
 }
 inline void store_bytes(std::int8_t* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));

@@ -12,6 +12,8 @@ namespace headrace::kernels::HEADRACE_ISA {
 
 inline constexpr int kTileRows = 2, kQuantisedTileRows = 2;
 constexpr int tile_panels(int) { return 1; }
+inline constexpr int kLaneVectors = 1;
+constexpr int lane_rows(int) { return 2; }
 
 struct Vec {
   float v[16];
@@ -181,6 +183,41 @@ inline IntVec add_dots(IntVec acc, Bytes a, const std::int8_t* four) {
     acc.v[i] += static_cast<std::uint32_t>(dot);
   }
   return acc;
+}
+inline IntVec load_pairs(const std::int16_t* p) {
+  IntVec out;
+  __builtin_memcpy(out.v, p, sizeof out.v);
+  return out;
+}
+inline void store_pairs(std::int16_t* p, IntVec a) { __builtin_memcpy(p, a.v, sizeof a.v); }
+template <typename Code>
+inline IntVec load_codes(const Code* p) {
+  return each<IntVec>([&](int i) { return static_cast<std::uint32_t>(std::int32_t{p[i]}); });
+}
+inline void store_codes(std::int16_t* p, IntVec a) {
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<std::int16_t>(a.v[i]);
+}
+inline IntVec pair_up(IntVec even, IntVec odd) {
+  return each<IntVec>([&](int i) { return (even.v[i] & 0xFFFFu) | odd.v[i] << 16; });
+}
+// NaN becomes 0 here: its conversion would be undefined.
+inline IntVec to_int(Vec a) {
+  return each<IntVec>([&](int i) {
+    const float whole = a.v[i] == a.v[i] ? std::nearbyintf(a.v[i]) : 0.0f;
+    return static_cast<std::uint32_t>(static_cast<std::int32_t>(whole));
+  });
+}
+inline IntVec set1_pair(const std::int16_t* two) {
+  std::uint32_t pair;
+  __builtin_memcpy(&pair, two, sizeof pair);
+  return set1_int(pair);
+}
+inline std::int32_t half_of(std::uint32_t pair, int shift) { return static_cast<std::int16_t>(pair >> shift); }
+inline IntVec add_pairs(IntVec acc, IntVec a, IntVec b) {
+  return each<IntVec>([&](int i) {
+    const std::int32_t dot = half_of(a.v[i], 0) * half_of(b.v[i], 0) + half_of(a.v[i], 16) * half_of(b.v[i], 16);
+    return acc.v[i] + static_cast<std::uint32_t>(dot);
+  });
 }
 inline void store_bytes(std::int8_t* p, Vec a) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<std::int8_t>(a.v[i]);

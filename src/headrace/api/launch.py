@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headrace import env
 from headrace._core import Scheduler
-from headrace.config import EngineConfig, narrow_kv
+from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
 from headrace.contract.stats import StepCost
@@ -123,7 +123,7 @@ def build_engine(
     """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role)
-    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
+    kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))
     limits = config.scheduler
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))

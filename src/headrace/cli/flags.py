@@ -42,6 +42,9 @@ class EngineFlags:
     kv_memory: Annotated[
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None
+    kv_dtype: Annotated[
+        str | None, typer.Option(help="How the KV cache is kept: auto, float32, bfloat16, int16 or int8.")
+    ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     deterministic: Annotated[
         bool,
@@ -70,6 +73,7 @@ class EngineFlags:
             "backend": self.backend,
             "num_threads": self.threads,
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
+            "kv_dtype": self.kv_dtype,
             "max_model_len": self.max_model_len,
             "deterministic": self.deterministic or None,
             "discipline": self.discipline,

@@ -11,6 +11,15 @@ from enum import IntEnum
 
 from .errors import ConfigError
 
+# How a key or a value may be kept -> bytes of one. Integers are codes, and a row of them carries a scale.
+KV_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "int16": 2, "int8": 1}
+KV_SCALE_BYTES = 4
+
+
+def kv_row_bytes(kv_dtype: str, head_dim: int) -> int:
+    """Bytes of one token's key or value in one head."""
+    return head_dim * KV_ELEMENT_BYTES[kv_dtype] + (KV_SCALE_BYTES if kv_dtype.startswith("int") else 0)
+
 
 class KVKind(IntEnum):
     """What a group must keep. Values are shared with the C++ core."""
@@ -41,9 +50,9 @@ class KVLayout:
     def layers_per_group(self) -> int:
         return max(len(group.layers) for group in self.groups)
 
-    def block_bytes(self, block_size: int, element_bytes: int = 4) -> int:
+    def block_bytes(self, block_size: int, kv_dtype: str = "float32") -> int:
         """Bytes that one block id stands for, over all layers of a group, keys and values."""
-        return 2 * self.layers_per_group * block_size * self.num_kv_heads * self.head_dim * element_bytes
+        return 2 * self.layers_per_group * block_size * self.num_kv_heads * kv_row_bytes(kv_dtype, self.head_dim)
 
     def place(self, layer: int) -> tuple[int, int]:
         """``(group, index inside the group)`` of a layer."""
@@ -66,7 +75,7 @@ class RecordLayout:
     fixed_bytes: tuple[int, ...]
     block_multiple: int = 1
 
-    def block_bytes(self, block_size: int, element_bytes: int = 4) -> int:  # noqa: ARG002 (records have their own)
+    def block_bytes(self, block_size: int, kv_dtype: str = "float32") -> int:  # noqa: ARG002 (records have their own)
         """Bytes of one block, a multiple of ``block_size``. Raises ConfigError for a size that cuts records."""
         if block_size % self.block_multiple:
             raise ConfigError("block_size", f"{block_size} must be a multiple of {self.block_multiple} for this model")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from . import kv_rows
 from .ops import LogitRules, SampleParams
 from .quant import QuantRows, block_values, row_bytes
 
@@ -142,6 +143,11 @@ def gate(seed: int, t: int, f: int, spread: float = 3.0) -> Args:
     return (torch.randn(t, 2 * f, generator=generator(seed)) * spread,)
 
 
+def ones(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A pair of caches full of ones, whatever those mean."""
+    return torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
+
+
 def write_kv(seed: int, t: int, heads: int, block_size: int, d: int, dtype: torch.dtype = torch.float32) -> Args:
     """New keys and values for shuffled slots, every third one padding, into caches full of ones."""
     g = generator(seed)
@@ -149,8 +155,8 @@ def write_kv(seed: int, t: int, heads: int, block_size: int, d: int, dtype: torc
     blocks = t // block_size + 2
     slots = torch.randperm(blocks * block_size, generator=g)[:t].to(torch.int32)
     slots[::3] = -1
-    shape = (blocks, heads, block_size, d)
-    return k, v, torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype), slots
+    shape = (blocks, heads, block_size, kv_rows.row_width(dtype, d))
+    return k, v, *ones(shape, dtype), slots
 
 
 def heads(
@@ -164,9 +170,8 @@ def heads(
     blocks, block_size = t // 16 + 2, 16
     slots = torch.randperm(blocks * block_size, generator=g)[:t].to(torch.int32)
     slots[::3] = -1
-    shape = (blocks, heads[1], block_size, d)
-    caches = torch.ones(shape, dtype=dtype), torch.ones(shape, dtype=dtype)
-    return qkv, *weights, 1e-5, positions, rope_table(512, rot), False, *caches, slots
+    shape = (blocks, heads[1], block_size, kv_rows.row_width(dtype, d))
+    return qkv, *weights, 1e-5, positions, rope_table(512, rot), False, *ones(shape, dtype), slots
 
 
 def gather(seed: int, t: int, r: int, d: int) -> Args:
@@ -189,11 +194,12 @@ def attention(
     block_size: int = 32,
     window: int = 0,
     order: int = 0,
-    narrow: bool = False,
+    kv: str = "float32",
 ) -> Args:
     """``slices`` lists (rows, sequence length). Keys and values depend on the seed and the sequence only.
 
-    ``order`` shuffles where blocks lie, ``block_size`` says how they are cut: no result may change with them.
+    ``kv`` names the caches' format. ``order`` shuffles where blocks lie,
+    ``block_size`` says how they are cut: no result may change with them.
     """
     g = generator(seed)
     q = torch.randn(sum(rows for rows, _ in slices), heads[0], d, generator=g)
@@ -213,8 +219,7 @@ def attention(
         dead = max(0, length - rows - window + 1) // block_size if window else 0
         k_cache[mine[:dead]] = v_cache[mine[:dead]] = math.nan
         table[s, dead : needs[s]] = mine[dead:].to(torch.int32)
-    if narrow:
-        k_cache, v_cache = k_cache.bfloat16(), v_cache.bfloat16()
+    k_cache, v_cache = (kv_rows.encode(cache, kv_rows.FORMATS[kv]) for cache in (k_cache, v_cache))
     starts = torch.tensor([0, *(rows for rows, _ in slices)]).cumsum(0).to(torch.int32)
     return q, k_cache, v_cache, table, starts, torch.tensor(lengths, dtype=torch.int32), d**-0.5, window
 

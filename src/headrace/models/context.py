@@ -22,9 +22,10 @@ class GroupIndex:
 
 @dataclass(frozen=True, slots=True)
 class LayerKV:
-    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, head_dim), and its group's number.
+    """One layer's cache: k and v (num_blocks, num_kv_heads, block_size, row), and its group's number.
 
-    A model of a ``RecordLayout`` has one for all groups: k and v are the same (num_blocks, 1, block_size, bytes) uint8.
+    Rows as ``kernels.kv_rows`` says. A model of a ``RecordLayout`` has one for all groups: k and v are the same
+    (num_blocks, 1, block_size, bytes) uint8.
     """
 
     k: Tensor

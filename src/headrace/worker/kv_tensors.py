@@ -6,19 +6,20 @@ import numpy as np
 import torch
 
 from headrace.contract.layout import KVLayout, Layout, RecordLayout
+from headrace.kernels.kv_rows import FORMATS, row_width
 from headrace.models.context import LayerKV
 
 
 def allocate_kv(
-    layout: Layout, num_blocks: int, block_size: int, *, narrow: bool = False, poison: bool = False
+    layout: Layout, num_blocks: int, block_size: int, *, kv: str = "float32", poison: bool = False
 ) -> list[LayerKV]:
     """The caches of a layout: per layer for ``KVLayout``, one tensor of bytes for ``RecordLayout``.
 
-    ``poison`` fills everything with NaN, for tests: nothing unwritten may be read.
+    ``poison`` fills everything with what reads as NaN, for tests: nothing unwritten may be read.
     """
     if isinstance(layout, RecordLayout):
         return [_allocate_records(layout, num_blocks, block_size, poison)]
-    return _allocate_layers(layout, num_blocks, block_size, narrow=narrow, poison=poison)
+    return _allocate_layers(layout, num_blocks, block_size, kv=kv, poison=poison)
 
 
 def _allocate_records(layout: RecordLayout, num_blocks: int, block_size: int, poison: bool) -> LayerKV:
@@ -30,21 +31,21 @@ def _allocate_records(layout: RecordLayout, num_blocks: int, block_size: int, po
     return LayerKV(records, records, 0)
 
 
-def _allocate_layers(
-    layout: KVLayout, num_blocks: int, block_size: int, *, narrow: bool, poison: bool
-) -> list[LayerKV]:
-    """Per-layer caches (num_blocks, num_kv_heads, block_size, head_dim), float32, or bfloat16 when ``narrow``.
+def _allocate_layers(layout: KVLayout, num_blocks: int, block_size: int, *, kv: str, poison: bool) -> list[LayerKV]:
+    """Per-layer caches (num_blocks, num_kv_heads, block_size, row), ``kv`` being a key of ``kv_rows.FORMATS``.
 
     Layer j of every group shares tensor pair j: a block id belongs to one group at a time. Pages are touched by the
     operating system only when written.
     """
-    shape = (num_blocks, layout.num_kv_heads, block_size, layout.head_dim)
+    dtype = FORMATS[kv]
+    shape = (num_blocks, layout.num_kv_heads, block_size, row_width(dtype, layout.head_dim))
+    as_bytes = (*shape[:3], shape[3] * dtype.itemsize)
 
     def tensor() -> torch.Tensor:
-        dtype = torch.bfloat16 if narrow else torch.float32
+        zeros = torch.from_numpy(np.zeros(as_bytes, dtype=np.uint8)).view(dtype)
         if poison:
-            return torch.full(shape, float("nan"), dtype=dtype)
-        return torch.from_numpy(np.zeros(shape, dtype=np.uint16 if narrow else np.float32)).view(dtype)
+            zeros.view(torch.uint8).fill_(0xFF)  # a NaN as float32 and bfloat16, and so as the scale of codes
+        return zeros
 
     pairs = [(tensor(), tensor()) for _ in range(layout.layers_per_group)]
     places = [layout.place(layer) for layer in range(layout.num_layers)]

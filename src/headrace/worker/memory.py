@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.config import EngineConfig, narrow_kv
+from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
 
@@ -50,7 +50,7 @@ def size_pool(layout: Layout, config: EngineConfig, max_model_len: int, free_byt
     Raises ConfigError when not even one sequence of a few blocks fits.
     """
     cache = config.cache
-    block_bytes = layout.block_bytes(cache.block_size, 2 if narrow_kv(config) else 4)
+    block_bytes = layout.block_bytes(cache.block_size, kv_format(config))
     budget = cache.kv_memory if cache.kv_memory is not None else int(free_bytes * cache.kv_memory_fraction)
     per_sequence = len(layout.groups) * -(-max_model_len // cache.block_size)
     useful = per_sequence * config.scheduler.max_seqs + 1

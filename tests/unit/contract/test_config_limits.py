@@ -92,7 +92,7 @@ def test_a_pool_for_one_sequence_of_few_blocks(dummy: Any, model: str, max_model
 
 def test_a_pool_too_small_for_one_block_each() -> None:
     layout = KVLayout(1, 1, 8, group_layers([0]))
-    block_bytes = layout.block_bytes(64, 2)
+    block_bytes = layout.block_bytes(64, "int16")
     config = resolve({"max_seqs": 1, "block_size": 64, "kv_memory": 2 * block_bytes})
     assert size_pool(layout, config, 64, 0).num_blocks == 2
     config = resolve({"max_seqs": 1, "block_size": 64, "kv_memory": 2 * block_bytes - 1})

@@ -8,6 +8,7 @@ from torch.utils.dlpack import to_dlpack
 
 from headrace import _kernels
 
+from ..kv_rows import head_dim_of
 from ..workspace import empty, rows_of
 
 
@@ -17,7 +18,7 @@ def as_capsule(cache: Tensor) -> object:
 
 
 def write_kv(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    """k, v (T, Hkv, D) into caches (B, Hkv, block_size, D), in place; a slot of -1 writes nothing."""
+    """k, v (T, Hkv, D) into caches (B, Hkv, block_size, row), in place; a slot of -1 writes nothing."""
     caches = as_capsule(k_cache), as_capsule(v_cache)
     _kernels.write_kv(to_dlpack(rows_of(k)), to_dlpack(rows_of(v)), *caches, to_dlpack(slots))
 
@@ -35,7 +36,7 @@ def qkv_to_cache(
     slots: Tensor,
 ) -> Tensor:
     """qkv (T, (Hq + 2 Hkv) * D) -> q (T, Hq, D); keys and values go to the caches. See ``Ops.qkv_to_cache``."""
-    kv_heads, d = k_cache.shape[1], k_cache.shape[3]
+    kv_heads, d = k_cache.shape[1], head_dim_of(k_cache)
     out = empty(qkv.shape[0], qkv.shape[1] // d - 2 * kv_heads, d)
     norms = (None if w is None else to_dlpack(w) for w in (q_norm, k_norm))
     places = as_capsule(k_cache), as_capsule(v_cache), to_dlpack(slots), to_dlpack(out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ..kv_rows import decode
+
 
 def paged_attention(
     q: Tensor,
@@ -40,7 +42,7 @@ def paged_attention(
 def _gather(cache: Tensor, blocks: Tensor, positions: Tensor) -> Tensor:
     """Rows of one sequence: (P, Hkv, D)."""
     block_size = cache.shape[2]
-    return cache[blocks[positions // block_size].long(), :, positions % block_size].float()
+    return decode(cache[blocks[positions // block_size].long(), :, positions % block_size])
 
 
 def _visible(rows: Tensor, columns: Tensor, window: int) -> Tensor:

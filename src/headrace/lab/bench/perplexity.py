@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from headrace.api.llm import LLM
-from headrace.config import EngineConfig
+from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.request import SamplingParams
 
@@ -58,7 +58,9 @@ def score_windows(llm: LLM, windows: Sequence[list[int]]) -> list[float]:
 
 def bench_perplexity(config: EngineConfig, window: int = WINDOW, count: int = NUM_WINDOWS) -> Report:
     """One figure over all windows; the spread is that of single windows."""
-    report = Report("perplexity", {"dtype": config.model.dtype, "window": window, "text": ALICE.source})
+    kept = {"dtype": config.model.dtype, "kv_dtype": kv_format(config)}
+    settings = kept | {"window": window, "text": ALICE.source}
+    report = Report("perplexity", settings)
     with LLM(config=config) as llm:
         report.settings["model"] = llm.model_name
         windows = text_windows(llm, window, count, config.model.offline)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headrace import _kernels, env
-from headrace.config import EngineConfig, narrow_kv
+from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.plan import GraphMode
 from headrace.kernels.ops import Ops
@@ -58,7 +58,7 @@ class Subject:
     model: Model
     ops: Ops
     block_size: int
-    narrow: bool
+    kv: str
 
 
 def bench_profile(
@@ -87,7 +87,7 @@ def open_subject(config: EngineConfig, report: Report) -> Subject:
     checkpoint = open_checkpoint(source.path, dummy_seed=0 if source.dummy else None)
     model = load_model(checkpoint, ops, exact=config.model.dtype == "float32")
     report.settings |= {"model": source.name, "num_threads": threads, "isa": _kernels.isa()}
-    return Subject(model, ops, config.cache.block_size, narrow_kv(config))
+    return Subject(model, ops, config.cache.block_size, kv_format(config))
 
 
 def profile_step(report: Report, subject: Subject, shape: Shape, repeats: int) -> None:
@@ -133,7 +133,7 @@ def _total(calls: Sequence[Spread]) -> Spread:
 def _caches(subject: Subject, shape: Shape) -> list[LayerKV]:
     layout = subject.model.kv_layout
     blocks = len(layout.groups) * shape.slices * _blocks_of(subject, shape) + 1
-    return allocate_kv(layout, blocks, subject.block_size, narrow=subject.narrow)
+    return allocate_kv(layout, blocks, subject.block_size, kv=subject.kv)
 
 
 def _blocks_of(subject: Subject, shape: Shape) -> int:

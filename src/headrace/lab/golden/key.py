@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.api.launch import DUMMY_SEED
-from headrace.config import EngineConfig, narrow_kv
+from headrace.config import EngineConfig, kv_format
 from headrace.models.sources import ModelSource
 
 CHUNK = 1 << 20
@@ -58,7 +58,7 @@ def key_of(config: EngineConfig, model: str, isa: str) -> Key:
         backend=config.model.backend,
         isa=isa if cpu else "any",
         dtype=config.model.dtype,
-        kv_dtype="bfloat16" if narrow_kv(config) else "float32",
+        kv_dtype=kv_format(config),
         deterministic=config.runtime.deterministic,
     )
 
