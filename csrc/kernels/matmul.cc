@@ -112,7 +112,7 @@ class Product {
     std::int64_t before = 0;
     for (const Segment& segment : args_.weight->segments()) {
       const std::int64_t count = parts(segment), own = blocks_ * count;
-      if (item < own) return run_part(cut(segment, item / count, item % count, count, before));
+      if (item < own) return run_part(cut(segment, item % blocks_, item / blocks_, count, before));
       item -= own, before += count;
     }
   }
