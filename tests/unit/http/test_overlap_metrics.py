@@ -20,10 +20,8 @@ def test_the_engine_s_bubbles_are_on_the_page() -> None:
     stats = msgspec.msgpack.decode(wire, type=EngineStats)
     llm: Any = SimpleNamespace(client=SimpleNamespace(stats=stats, alive=True))
     metrics = EngineHost(lambda: llm, ["m"]).refresh_metrics()
-    values = {
-        name: metrics.values[name][()] for name in ("device_busy_seconds", "device_bubble_seconds", "host_seconds")
-    }
-    assert values == {"device_busy_seconds": 4.0, "device_bubble_seconds": 0.5, "host_seconds": 2.0}
+    seconds = {"device_busy_seconds": 4.0, "device_bubble_seconds": 0.5, "host_seconds": 2.0}
+    assert {name: metrics.values[name][()] for name in seconds} == seconds
     assert metrics.values["overlap_ratio"][()] == 0.75
     histogram = metrics.histograms["step_bubble_seconds"]
     assert (histogram.counts, histogram.sum) == (counts, 0.5)
