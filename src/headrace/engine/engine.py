@@ -280,11 +280,8 @@ class Engine:
         try:
             if step.error is not None:
                 raise step.error
-            self._counts.overlap.wait_begins()
-            try:
+            with self._counts.overlap.waiting():
                 result = self.worker.collect(step.handle, self._timeout_s)
-            finally:
-                self._counts.overlap.wait_ends()
         except Exception as error:
             self._counts.finished()
             self._fail(step, error)

@@ -10,7 +10,8 @@ Counts only; decides nothing. One thread.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 
 from headrace.contract.result import StepTimes
@@ -33,11 +34,14 @@ class OverlapMeter:
         if resting:
             self._since = self._woke = self._clock()
 
-    def wait_begins(self) -> None:
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time inside is the device's, not the loop's."""
         self._waited -= self._clock()
-
-    def wait_ends(self) -> None:
-        self._waited += self._clock()
+        try:
+            yield
+        finally:
+            self._waited += self._clock()
 
     def turn_ends(self, worked: bool) -> None:
         """``worked``: a step was launched or finished; turns that only looked for work do not count.

@@ -20,9 +20,8 @@ def turn(meter: OverlapMeter, clock: Clock, begins: int, ends: int, waits: tuple
     clock.now = begins
     meter.turn_begins(resting)
     clock.now = waits[0]
-    meter.wait_begins()
-    clock.now = waits[1]
-    meter.wait_ends()
+    with meter.waiting():
+        clock.now = waits[1]
     clock.now = ends
     meter.turn_ends(worked=True)
 

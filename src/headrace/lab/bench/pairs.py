@@ -14,6 +14,7 @@ from headrace.config import EngineConfig
 
 from .stats import Spread, spread
 
+ENOUGH = 5
 Measure = Callable[[LLM, int], float]
 """(engine, round) to a rate; the round makes prompts differ, so that nothing is found in the prefix cache."""
 
@@ -28,9 +29,12 @@ class Pair:
 
     @property
     def verdict(self) -> str:
-        """In words, nil where the rounds do not agree."""
+        """In words. A difference is claimed only where enough rounds agree: of five that lie on either side by chance,
+        all agree once in sixteen times."""
         if self.ratio.low <= 1.0 <= self.ratio.high:
             return "no difference: rounds lie on both sides of 1"
+        if self.ratio.runs < ENOUGH:
+            return f"too few rounds to tell (at least {ENOUGH})"
         return "more" if self.ratio.median > 1 else "less"
 
 

@@ -1,0 +1,27 @@
+"""What overlap gains reaches the metrics page: from the engine's snapshot to the table's rows."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+
+from headrace.api.http.host import EngineHost
+from headrace.contract.stats import EngineStats, OverlapStats
+from headrace.obs.metrics import BUBBLE_SECONDS
+
+
+def test_the_engine_s_bubbles_are_on_the_page() -> None:
+    counts = [0] * (len(BUBBLE_SECONDS) + 1)
+    counts[3], counts[-1] = 5, 2
+    overlap = OverlapStats(busy_ns=4_000_000_000, bubble_ns=500_000_000, host_ns=2_000_000_000, bubble_counts=counts)
+    wire = msgspec.msgpack.encode(EngineStats(steps=7, overlap=overlap))  # as from an engine in its own process
+    stats = msgspec.msgpack.decode(wire, type=EngineStats)
+    llm: Any = SimpleNamespace(client=SimpleNamespace(stats=stats, alive=True))
+    metrics = EngineHost(lambda: llm, ["m"]).refresh_metrics()
+    seconds = {"device_busy_seconds": 4.0, "device_bubble_seconds": 0.5, "host_seconds": 2.0}
+    assert {name: metrics.values[name][()] for name in seconds} == seconds
+    assert metrics.values["overlap_ratio"][()] == 0.75
+    histogram = metrics.histograms["step_bubble_seconds"]
+    assert (histogram.counts, histogram.sum) == (counts, 0.5)
