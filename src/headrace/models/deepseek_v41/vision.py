@@ -51,7 +51,7 @@ def _linear(ops: Ops, x: Tensor, params: BiasedParams) -> Tensor:
 
 
 def _rotation(vision: VisionConfig, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (patches, head_dim / 2): the first half of the pairs turns with the row, the rest with columns."""
+    """Cosines and sines (patches, head_dim / 2): half of the pairs turn with the row, half with the column."""
     quarter = vision.hidden // vision.num_heads // 4
     frequencies = THETA ** (-torch.arange(quarter, dtype=torch.float32) / quarter)
     rows, columns = (axis.flatten() for axis in torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
