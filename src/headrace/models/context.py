@@ -44,6 +44,7 @@ class ForwardContext:
     seq_lens: Tensor  # (S,) int32
     groups: Sequence[GroupIndex]
     layers: Sequence[LayerKV]
+    known_lens: Tensor | None = None  # (S,) int32 tokens known of each sequence, later steps' too; None: seq_lens
 
 
 class Model(Protocol):

@@ -31,8 +31,9 @@ class PagedRunner:
         """Feed ``work[seq]`` to each sequence; hidden states (num_tokens, hidden) per sequence."""
         return list(self.model.forward(self.context(work)).split([len(ids) for ids in work.values()]))
 
-    def context(self, work: dict[int, list[int]]) -> ForwardContext:
-        """The packed step that feeds ``work[seq]`` to each sequence, which then counts as done."""
+    def context(self, work: dict[int, list[int]], known: dict[int, int] | None = None) -> ForwardContext:
+        """The packed step that feeds ``work[seq]`` to each sequence, which then counts as done. ``known``: how many
+        tokens a sequence is known to have."""
         seqs, counts = list(work), [len(ids) for ids in work.values()]
         positions = [torch.arange(self.lengths[s], self.lengths[s] + len(work[s])) for s in seqs]
         for s in seqs:
@@ -45,6 +46,7 @@ class PagedRunner:
             seq_lens=torch.tensor([self.lengths[s] for s in seqs], dtype=torch.int32),
             groups=[self._group(g, seqs, positions) for g in range(len(self.model.kv_layout.groups))],
             layers=self.layers,
+            known_lens=None if known is None else torch.tensor([known[s] for s in seqs], dtype=torch.int32),
         )
 
     def logits(self, work: dict[int, list[int]]) -> list[Tensor]:

@@ -44,7 +44,7 @@ def attention(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> Te
     query = heads_of(step, params, query_latent(step, params.attention, hidden), step.positions)
     window = step.records.window[layer]
     step.pages.write(window, step.slice_of, step.positions, window_record(step, params, hidden, step.positions))
-    if params.compressor is not None:
+    if params.compressor is not None and step.compressed != layer:
         compress(step, layer, params, hidden)
     if params.indexer is not None:
         _select(step, layer, params, hidden)
@@ -88,9 +88,9 @@ def _attend_slice(step: Step, layer: int, params: LayerParams, s: Slice, query: 
 
 def _attend_tile(step: Step, layer: int, params: LayerParams, s: Slice, query: Tensor, at: int, end: int) -> Tensor:
     """Queries [at, end) of a slice over the union of their keys: window by position, then compressed by row."""
-    window = step.config.window
+    window, floor = step.config.window, step.window_floor(layer, s)
     own = torch.arange(s.first + at, s.first + end).unsqueeze(1)
-    held = torch.arange(max(0, s.first + at - window + 1), s.first + end)
+    held = torch.arange(min(max(floor, s.first + at - window + 1), s.first + end), s.first + end)
     keys = [unpack_mxfp8(_read(step, step.records.window[layer], s, held))]
     visible = [(held <= own) & (held > own - window)]
     if step.config.topology.ratios[layer]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace.contract.errors import WorkerError
+
 from .params import CompressorParams, LayerParams
 from .quantise import pack_kv4, pack_mxfp4
-from .records import OPEN_ROWS, as_bytes, as_floats
-from .step import Step
+from .records import ID_BYTES, MOST_DRAFTS, OPEN_ROWS, as_bytes, as_floats, as_ids
+from .step import Slice, Step
 from .tensor_ops import rotate_tail
 
 
@@ -55,15 +57,25 @@ def _fill_in_open(step: Step, layer: int, first: Tensor) -> None:
     if cut:
         numbers = torch.tensor([s.number for s in cut])
         places = _open_places(step, layer, numbers, torch.tensor([s.first - 1 for s in cut]))
-        first[torch.tensor([s.start for s in cut])] = as_floats(step.pages.get(step.records.open[layer], *places))
+        record = step.pages.get(step.records.open[layer], *places)
+        _check_open(as_ids(record[:, -ID_BYTES:]), cut)
+        first[torch.tensor([s.start for s in cut])] = as_floats(record[:, :-ID_BYTES])
+
+
+def _check_open(positions: Tensor, cut: list[Slice]) -> None:
+    """A half that rejected drafts have overwritten is gone: better no answer than one from another token's half."""
+    for held, s in zip(positions.tolist(), cut):
+        if held != s.first - 1:
+            raise WorkerError(f"more than {MOST_DRAFTS} drafted tokens were taken back at position {s.first}")
 
 
 def _keep_open(step: Step, layer: int, halves: Tensor) -> None:
     """The last even positions of each slice; older ones have met their partners for good."""
     ends = torch.tensor([s.last for s in step.slices])[step.slice_of]
-    kept = (step.positions % 2 == 0) & (step.positions >= ends - 2 * min(OPEN_ROWS, step.records.open_rows))
+    kept = (step.positions % 2 == 0) & (step.positions >= ends - 2 * OPEN_ROWS)
     places = _open_places(step, layer, step.slice_of[kept], step.positions[kept])
-    step.pages.put(step.records.open[layer], *places, as_bytes(halves[kept]))
+    ids = step.positions[kept].to(torch.int32).unsqueeze(1)
+    step.pages.put(step.records.open[layer], *places, torch.cat((as_bytes(halves[kept]), as_bytes(ids)), dim=1))
 
 
 def _write(

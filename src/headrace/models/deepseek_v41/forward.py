@@ -10,11 +10,13 @@ from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
 
 from .arithmetic import Arithmetic
+from .compression import compress
 from .config import V41Config
 from .layer import run_layer
 from .mixing import collapse, first_pre
-from .params import V41Params
+from .params import LayerParams, V41Params
 from .step import Step, begin_step
+from .truncation import COMPACT, Truncation, check_truncation
 
 
 class V41Model:
@@ -28,20 +30,38 @@ class V41Model:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.kv_layout = layout
+        self.truncation = Truncation()
+
+    def truncate(self, truncation: Truncation) -> None:
+        """Settles what later prompts skip. Errors: ConfigError as ``check_truncation``."""
+        check_truncation(truncation, self.config)
+        self.truncation = truncation
 
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden): the streams' last collapse, before the final norm."""
         return self.run(self.begin(ctx), self.embed(ctx.input_ids))
 
     def begin(self, ctx: ForwardContext) -> Step:
-        return begin_step(ctx, self.config, self.params.token_map, self.mode)
+        return begin_step(ctx, self.config, self.params.token_map, self.mode, self.truncation)
 
     def run(self, step: Step, rows: Tensor) -> Tensor:
         """All layers for a step that was begun, from embedded ``rows`` (T, hidden)."""
         trunk, pre = self.spread(rows)
+        kept = torch.arange(len(rows))
         for layer, params in enumerate(self.params.layers):
+            if layer == self.config.topology.first_decoder and self.truncation.mode == COMPACT:
+                kept = step.kept()
+                step = self._narrowed(step, layer, params, trunk, pre, kept)
+                trunk, pre = trunk[kept], pre[kept]
             trunk, pre = run_layer(step, layer, params, trunk, pre)
-        return self.collapse(trunk, pre)
+        # Rows that were dropped have no hidden state: whoever asks for one is to see that.
+        return torch.full_like(rows, torch.nan).index_copy(0, kept, self.collapse(trunk, pre))
+
+    def _narrowed(self, step: Step, layer: int, params: LayerParams, trunk: Tensor, pre: Tensor, kept: Tensor) -> Step:
+        """Compresses all rows as the layer's own attention would, then keeps some: later layers need no others."""
+        hidden = self.arithmetic.stored(collapse(trunk, pre))
+        compress(step, layer, params, self.arithmetic.norm(hidden, params.attention_norm, self.config.norm_eps))
+        return step.narrowed(kept, compressed=layer)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """(T,) -> (T, hidden)."""

@@ -4,7 +4,8 @@
 * *window* groups (sliding): window KV, as many layers per group as come near the compressed group's bytes, since a
   block id costs the same in every group;
 * the *look-back* group (a short sliding window): compressed token ids for Engram, and the open pair of ratio-2
-  compressors. Of the latter a block holds the newest: an entry is needed until its partner comes, one token later.
+  compressors. Of the latter a block holds the newest few: one is needed until its partner comes, one token later, and
+  the partner may come again after drafts were rejected.
 
 With everything in blocks, prefix cache, preemption and forks need nothing of their own. Byte formats: ``quantise``.
 """
@@ -23,9 +24,9 @@ from headrace.models.context import GroupIndex
 from .config import V41Config
 
 BLOCK_MULTIPLE = 2  # the ratios divide it: no compressed row straddles blocks
-# Open pairs that a block keeps. One will do while no step takes tokens back; rejected drafts would need one more for
-# every two of them.
-OPEN_ROWS = 1
+# Open pairs that a block keeps, newest first to go: a step may take back up to MOST_DRAFTS rejected tokens.
+OPEN_ROWS = 3
+MOST_DRAFTS = 2 * OPEN_ROWS - 1
 ID_BYTES = 4
 
 
@@ -78,7 +79,7 @@ def look_back(config: V41Config) -> int:
 
 
 def open_width(config: V41Config) -> int:
-    return 2 * config.head_dim * 4  # score and latent, float32
+    return 2 * config.head_dim * 4 + ID_BYTES  # score and latent, float32, and the position they are of
 
 
 def kv_layout(config: V41Config) -> RecordLayout:

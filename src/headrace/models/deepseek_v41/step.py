@@ -5,7 +5,8 @@ Made for one forward pass and dropped after it. What must outlive a step is in r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -17,6 +18,9 @@ from .arithmetic import Arithmetic
 from .config import V41Config
 from .engram_hash import IMAGE, ngrams
 from .records import Pages, Records, as_bytes, as_ids
+from .truncation import Truncation
+
+NOTHING_SKIPPED = Truncation()
 
 
 class Program(Protocol):
@@ -58,13 +62,46 @@ class Step:
     selected: list[Tensor] = field(default_factory=list)
     candidates: list[Tensor] = field(default_factory=list)
     features: dict[int, Tensor] | None = None
+    truncation: Truncation = NOTHING_SKIPPED
+    known: tuple[int, ...] = ()  # tokens known of each slice's sequence
+    compressed: int = -1  # the layer whose rows are compressed already, for all of the step's tokens
 
     @property
     def num_tokens(self) -> int:
         return len(self.positions)
 
+    def window_floor(self, layer: int, s: Slice) -> int:
+        """First position whose window keys rows of ``s`` may see in this layer."""
+        in_decoder = layer >= self.config.topology.first_decoder
+        return self.truncation.floor(self.known[s.number]) if in_decoder else 0
 
-def begin_step(ctx: ForwardContext, config: V41Config, token_map: Tensor, mode: str) -> Step:
+    def kept(self) -> Tensor:
+        """Rows (n,) that the decoder half computes."""
+        clips = [self.truncation.clip(self.known[s.number], s.first, s.end - s.start) for s in self.slices]
+        return torch.cat([torch.arange(s.start + clip, s.end) for s, clip in zip(self.slices, clips)])
+
+    def narrowed(self, rows: Tensor, compressed: int) -> Step:
+        """The step of ``rows`` only, a tail of each slice; ``compressed`` as in the field."""
+        counts = torch.bincount(self.slice_of[rows], minlength=len(self.slices)).tolist()
+        ends = list(accumulate(counts))
+        slices = tuple(
+            Slice(s.number, end - count, end, s.last - count, s.last)
+            for s, end, count in zip(self.slices, ends, counts)
+        )
+        return replace(
+            self,
+            slices=slices,
+            slice_of=self.slice_of[rows],
+            positions=self.positions[rows],
+            image_rows=self.image_rows[rows],
+            grams=self.grams[rows],
+            selected=[],
+            candidates=[],
+            compressed=compressed,
+        )
+
+
+def begin_step(ctx: ForwardContext, config: V41Config, token_map: Tensor, mode: str, truncation: Truncation) -> Step:
     """Reads the packed step, stores its compressed token ids and forms its n-grams."""
     blocks = ctx.layers[0].k
     pages, records = Pages(blocks, ctx.groups), Records(config, blocks.shape[2])
@@ -81,6 +118,8 @@ def begin_step(ctx: ForwardContext, config: V41Config, token_map: Tensor, mode: 
         ctx.positions.long(),
         image_rows,
         torch.empty(len(ctx.positions), 0, dtype=torch.int32),
+        truncation=truncation,
+        known=tuple((ctx.seq_lens if ctx.known_lens is None else ctx.known_lens).tolist()),
     )
     if config.engram is not None:
         compressed = token_map[ctx.input_ids.long()].masked_fill(image_rows, IMAGE)
