@@ -3,8 +3,8 @@
 Not part of CI. Starts ``headrace serve`` with what is given after ``--`` and keeps ``--streams`` clients on it for
 ``--seconds``. Well-behaved clients must get every token of every answer; nonsense must be refused as 4xx. At the end no
 sequence may be open, every KV block must be back, and memory must not have grown since the middle of the run. (The KV
-pool takes its pages as it is first used: choose one that fills early.) Prints one JSON object; exits with 1 when something
-is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
+pool takes its pages as it is first used: choose one that fills early.) Prints one JSON object; exits with 1 when
+something is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
 """
 
 from __future__ import annotations

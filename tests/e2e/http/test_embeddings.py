@@ -46,6 +46,8 @@ def test_vectors_in_both_codings(served: tuple[Running, EmbeddingProcess], folde
     coded = server.post(ROUTE, {"input": ids, "encoding_format": "base64", "dimensions": 48}).json()["data"]
     for one, vector in zip(coded, expected):
         assert list(struct.unpack("<48f", base64.b64decode(one["embedding"]))) == vector
+    assert [one["id"] for one in server.http.get("/v1/models").json()["data"]] == ["tiny", "enc"]
+    assert server.http.get("/v1/models/enc").json()["id"] == "enc"
     for alone in (ids[0], texts[0]):
         assert server.post(ROUTE, {"input": alone}).json()["data"][0]["embedding"] == expected[0]
 

@@ -62,7 +62,8 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
             await asyncio.to_thread(settings.embeddings.process.close)
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(plain_routes(host, settings.vllm_metrics))
+    encoder = None if settings.embeddings is None else settings.embeddings.name
+    app.include_router(plain_routes(host, settings.vllm_metrics, encoder))
     app.include_router(page_routes(host))
     if settings.embeddings is not None:
         app.include_router(embedding_routes(host, settings.embeddings))
