@@ -13,6 +13,7 @@ from headrace import __version__
 from .bench import bench_app
 from .chat import chat
 from .doctor import doctor
+from .embed import embed
 from .generate import generate
 from .golden import golden_app
 from .guard import GuardedCommand
@@ -33,7 +34,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(top)
-    for command in (run, chat, generate, serve, doctor, *_explain()):
+    for command in (run, chat, generate, serve, embed, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
     app.add_typer(models_app(), name="models")
     app.add_typer(tenants_app(), name="tenants")

@@ -21,6 +21,7 @@ from .loading import check_model_name
 if TYPE_CHECKING:
     from headrace.api.http.app import AppSettings
     from headrace.api.http.arrivals import Observer
+    from headrace.api.http.embedding_routes import Embeddings
     from headrace.api.http.host import EngineHost, HostLimits
     from headrace.api.http.server import ServerSettings
     from headrace.api.tenants.tenancy import Tenancy
@@ -46,6 +47,7 @@ LogRequests = Annotated[bool, typer.Option("--log-requests", help="A line of JSO
 Otlp = Annotated[str | None, typer.Option(help="OTLP/HTTP collector for spans, such as http://host:4318/v1/traces.")]
 Profile = Annotated[bool, typer.Option("--profile", help="Serve POST /debug/profile.")]
 Peak = Annotated[float, typer.Option(min=0, help="Peak GFLOP/s of this machine, for the MFU of dashboards.")]
+EncoderModel = Annotated[str | None, typer.Option(help="An encoder to serve at /v1/embeddings beside the model.")]
 Vllm = Annotated[bool, typer.Option("--vllm-metrics", help="Export metrics under vLLM's names as well.")]
 
 
@@ -72,6 +74,7 @@ def serve(
     otlp_endpoint: Otlp = None,
     profile: Profile = False,
     peak_gflops: Peak = 0.0,
+    embedding_model: EncoderModel = None,
 ) -> None:
     """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /metrics and more."""
     check_extra()
@@ -99,7 +102,7 @@ def serve(
     if tenants is not None:
         tenancy = _open_tenancy(tenants, usage_db or tenants.with_suffix(".usage.sqlite"), config.scheduler)
         config = _fair(config)
-    app = AppSettings(cors_origin or [], vllm_metrics, profile)
+    app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config))
     observers = _observers(log_requests, otlp_endpoint)
     _run(lambda: _open_host(config, names, limits, parsers, tenancy, observers), settings, app, report.verbose)
 
@@ -122,6 +125,17 @@ def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: App
         to_stderr(f"context {host.llm.max_model_len} tokens; vocabulary {host.llm.vocab_size}")
     where = f"serving {host.names[0]} on {address(settings, bound)}"
     run(Server(build_app(host, app), host, settings, lambda: to_stderr(where)), host, bound)
+
+
+def _embeddings(model: str | None, config: EngineConfig) -> Embeddings | None:
+    if model is None:
+        return None
+    from headrace.api.embedding_process import EmbeddingProcess
+    from headrace.api.http.embedding_routes import Embeddings
+
+    process = EmbeddingProcess(model, offline=config.model.offline)
+    process.load()
+    return Embeddings(process, model)
 
 
 def _fair(config: EngineConfig) -> EngineConfig:

@@ -55,11 +55,12 @@ class Intake:
             return out
 
     def drain_ends(self) -> list[tuple[str, str]]:
-        """Ends of requests that have been drained; one that came for a request still at the door waits with it."""
+        """Ends of requests that were drained before. One whose request still waits here stays with it: taken first, it
+        would find nothing to end, and the request would run to its own end."""
         with self._wake:
-            queued = {request.request_id for request in self._requests}
-            out = [end for end in self._ends if end[0] not in queued]
-            self._ends = deque(end for end in self._ends if end[0] in queued)
+            waiting = {request.request_id for request in self._requests}
+            out = [end for end in self._ends if end[0] not in waiting]
+            self._ends = deque(end for end in self._ends if end[0] in waiting)
             return out
 
     def wait(self, timeout_s: float) -> None:

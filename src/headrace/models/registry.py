@@ -82,6 +82,8 @@ def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = Fal
 def _architecture(checkpoint: Checkpoint) -> str:
     listed: Any = checkpoint.config.get("architectures")
     if not isinstance(listed, list) or len(listed) != 1 or listed[0] not in architectures():
+        if listed == ["BertModel"]:
+            raise ModelError(f"{checkpoint.source}: architectures", "is an encoder: for embeddings, not to generate")
         known = ", ".join(architectures())
         raise ModelError(f"{checkpoint.source}: architectures", f"{listed!r} is unknown; known: {known}")
     return str(listed[0])

@@ -44,6 +44,7 @@ def test_no_key_no_work(script: Script) -> None:
             assert refused.json()["error"]["code"] == "invalid_api_key"
         assert server.http.get("/v1/models").status_code == 401
         assert server.http.get("/health").status_code == 200
+        assert server.http.get("/load").json()["needs_key"] is True
         message = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
         assert server.post("/v1/messages", message).json()["error"]["type"] == "authentication_error"
         assert server.http.post("/v1/messages", json=message, headers={"x-api-key": "key-a"}).status_code == 200

@@ -22,6 +22,7 @@ from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
 from .arrivals import Arrival
 from .body import read
+from .embedding_routes import Embeddings, embedding_routes
 from .errors import HttpError, as_http
 from .host import EngineHost
 from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
@@ -40,11 +41,12 @@ Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
 @dataclass(frozen=True, slots=True)
 class AppSettings:
     """``cors_origins``: pages that may call from a browser. ``vllm_metrics``: vLLM's names too. ``profile``: whether
-    ``/debug/profile`` is there."""
+    ``/debug/profile`` is there. ``embeddings``: the encoder, if one is served."""
 
     cors_origins: Sequence[str] = ()
     vllm_metrics: bool = False
     profile: bool = False
+    embeddings: Embeddings | None = None
 
 
 def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
@@ -56,10 +58,15 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
         host.watch()
         async with accounting(host.tenancy):
             yield
+        if settings.embeddings is not None:
+            await asyncio.to_thread(settings.embeddings.process.close)
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(plain_routes(host, settings.vllm_metrics))
+    encoder = None if settings.embeddings is None else settings.embeddings.name
+    app.include_router(plain_routes(host, settings.vllm_metrics, encoder))
     app.include_router(page_routes(host))
+    if settings.embeddings is not None:
+        app.include_router(embedding_routes(host, settings.embeddings))
     if settings.profile:
         app.include_router(profile_routes())
     _add_generation(app, host)

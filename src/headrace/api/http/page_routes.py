@@ -42,6 +42,7 @@ def page_routes(host: EngineHost) -> APIRouter:
             {
                 "model": host.names[0],
                 "ready": host.ready,
+                "needs_key": host.tenancy is not None,
                 "open": host.num_open,
                 "running": stats.running,
                 "waiting": stats.waiting,

@@ -23,27 +23,32 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
     return Response(to_json(value), status, headers, "application/json")
 
 
-def plain_routes(host: EngineHost, vllm_metrics: bool) -> APIRouter:
-    """All of them, on one router."""
+def plain_routes(host: EngineHost, vllm_metrics: bool, encoder: str | None = None) -> APIRouter:
+    """All of them, on one router. ``encoder``: one more name among the models."""
     router = APIRouter()
-    _add_models(router, host)
+    _add_models(router, host, encoder)
     _add_tokens(router, host)
     _add_state(router, host, Exporter(host.metrics, host.names[0], vllm_metrics))
     return router
 
 
-def _add_models(router: APIRouter, host: EngineHost) -> None:
+def _add_models(router: APIRouter, host: EngineHost, encoder: str | None) -> None:
     def card(name: str) -> dict[str, Any]:
         known = {"id": name, "object": "model", "created": host.created, "owned_by": "headrace"}
+        if name == encoder:
+            return {**known, "root": name}
         return {**known, "root": host.names[0], "max_model_len": host.llm.max_model_len}
+
+    names = [*host.names, *([] if encoder is None else [encoder])]
 
     @router.get("/v1/models")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [card(name) for name in host.names]})
+        return json_response({"object": "list", "data": [card(name) for name in names]})
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
-        host.check_model(name)
+        if name != encoder:
+            host.check_model(name)
         return json_response(card(name))
 
 

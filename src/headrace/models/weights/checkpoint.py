@@ -18,7 +18,7 @@ from headrace.kernels.quant import QuantRows
 Shapes = Mapping[str, tuple[int, ...]]
 
 # Buffers that old exports carry although they are functions of the configuration.
-DERIVED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.bias", ".self_attn.masked_bias")
+DERIVED_SUFFIXES = (".rotary_emb.inv_freq", ".self_attn.bias", ".self_attn.masked_bias", "embeddings.position_ids")
 
 
 class Checkpoint(Protocol):

@@ -12,15 +12,27 @@ from headrace.contract.files import read_small
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``. Errors: ModelError when it is no file of sane size or not a JSON object."""
+    value = _read_json(path)
+    if not isinstance(value, dict):
+        raise ModelError(str(path), "is not a JSON object")
+    return value
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """The JSON list in ``path``. Errors as above."""
+    value = _read_json(path)
+    if not isinstance(value, list):
+        raise ModelError(str(path), "is not a JSON list")
+    return value
+
+
+def _read_json(path: Path) -> Any:
     try:
-        value = json.loads(read_small(path))
+        return json.loads(read_small(path))
     except OSError as error:
         raise ModelError(str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ModelError(str(path), f"is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(str(path), "is not a JSON object")
-    return value
 
 
 def read_config(path: Path) -> dict[str, Any]:

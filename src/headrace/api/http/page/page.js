@@ -31,10 +31,15 @@ async function* events(response) {
   }
 }
 
+function credentials() {
+  const key = find("key").value.trim(); // stays in the page: nothing is stored
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
+
 async function ask(signal) {
   const response = await fetch("/v1/chat/completions", {
     method: "POST",
-    headers: { "content-type": "application/json" },
+    headers: { "content-type": "application/json", ...credentials() },
     signal,
     body: JSON.stringify({
       messages: history,
@@ -139,6 +144,7 @@ async function look() {
   }
   before = { tokens: load.generation_tokens, at: now };
   find("model").textContent = `${load.model} · ${load.ready ? "ready" : "not ready"}`;
+  find("key-row").hidden = !load.needs_key;
   find("running").textContent = load.running;
   find("waiting").textContent = load.waiting;
   find("kv-meter").value = load.kv_usage;

@@ -1,0 +1,215 @@
+"""Hard use of a server: many streams at once, among them clients that vanish, dawdle or send nonsense.
+
+Not part of CI. Starts ``headrace serve`` with what is given after ``--`` and keeps ``--streams`` clients on it for
+``--seconds``. Well-behaved clients must get every token of every answer; nonsense must be refused as 4xx. At the end no
+sequence may be open, every KV block must be back, and memory must not have grown since the middle of the run. (The KV
+pool takes its pages as it is first used: choose one that fills early.) Prints one JSON object; exits with 1 when
+something is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.lab.bench.load.client import Target, ask
+
+SETTLE_S = 60.0
+SLACK_BYTES = 96 << 20  # buffers of connections and caches that fill once
+BAD = [
+    b"{",
+    b"[]",
+    b'{"prompt": "x", "max_tokens": -1}',
+    b'{"prompt": "", "max_tokens": 1}',
+    b'{"prompt": "x", "temperature": "hot"}',
+    b'{"prompt": "x", "nonsense": 1}',
+    b'{"prompt": "x", "logit_bias": {"999999999": 1}}',
+    b"[" * 100_000,
+    b'{"prompt": ' + b'"' + b"x" * 2_000_000 + b'"}',
+]
+
+
+@dataclass
+class Tally:
+    """What happened, by kind; ``wrong`` must stay empty."""
+
+    done: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+
+
+def request_bytes(port: int, body: bytes) -> bytes:
+    lines = ["POST /v1/completions HTTP/1.1", f"host: 127.0.0.1:{port}", "content-type: application/json"]
+    return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
+
+
+def stream_body(rng: random.Random, tokens: int) -> bytes:
+    prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
+    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
+
+
+async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
+    tokens = rng.randrange(4, 48)
+    prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
+    outcome = await ask(Target(f"http://127.0.0.1:{port}", counts_ids=True), prompt, tokens)
+    if outcome.error is not None:
+        tally.wrong[f"well-behaved: {outcome.error[:80]}"] += 1
+    elif sum(count for _, count in outcome.times) != tokens or outcome.num_generated != tokens:
+        tally.wrong["well-behaved: tokens are missing"] += 1
+
+
+async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noqa: ARG001  # a kind of client
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    raw = request_bytes(port, stream_body(rng, 2000))
+    writer.write(raw[: rng.randrange(1, len(raw))] if rng.random() < 0.2 else raw)
+    await writer.drain()
+    await asyncio.sleep(rng.random() * 2)
+    writer.transport.abort()
+
+
+async def dawdling(port: int, rng: random.Random, tally: Tally) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(request_bytes(port, stream_body(rng, 64)))
+    await writer.drain()
+    told = b""
+    while piece := await reader.read(64):
+        told += piece
+        await asyncio.sleep(0.01)
+        if told.endswith(b"0\r\n\r\n"):
+            break
+    if b"data: [DONE]" not in told:
+        tally.wrong["slow reader: no end came"] += 1
+    writer.close()
+
+
+async def nonsense(port: int, rng: random.Random, tally: Tally) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request_bytes(port, rng.choice(BAD)))
+    await writer.drain()
+    status = (await reader.readline()).split(b" ")[1:2]
+    if not (status and status[0].startswith(b"4")):
+        tally.wrong[f"nonsense is answered with {status}"] += 1
+    writer.close()
+
+
+Kind = Callable[[int, random.Random, Tally], Awaitable[None]]
+KINDS: dict[str, tuple[Kind, int]] = {
+    "well-behaved": (well_behaved, 6),
+    "vanishing": (vanishing, 2),
+    "dawdling": (dawdling, 1),
+    "nonsense": (nonsense, 1),
+}
+
+
+async def client(port: int, number: int, end: float, tally: Tally) -> None:
+    """One place among the streams; what sits on it changes from request to request."""
+    rng = random.Random(number)
+    names, weights = list(KINDS), [weight for _, weight in KINDS.values()]
+    while time.monotonic() < end:
+        [name] = rng.choices(names, weights)
+        try:
+            async with asyncio.timeout(300):
+                await KINDS[name][0](port, rng, tally)
+            tally.done[name] += 1
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            tally.wrong[f"{name}: {type(error).__name__} {error}"] += 1
+
+
+async def load(port: int, pid: int, streams: int, seconds: float, tally: Tally) -> list[int]:
+    """Memory of the server and its children, every hundredth of the time."""
+    end, memory = time.monotonic() + seconds, list[int]()
+    clients = [asyncio.create_task(client(port, number, end, tally)) for number in range(streams)]
+    while time.monotonic() < end:
+        await asyncio.sleep(seconds / 100)
+        memory.append(resident_bytes(pid))
+    await asyncio.gather(*clients)
+    return memory
+
+
+def resident_bytes(pid: int) -> int:
+    """Of a process and all below it, from /proc."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(resident_bytes(int(child)) for child in children)
+
+
+async def metrics(port: int) -> dict[str, float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET /metrics HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: close\r\n\r\n".encode())
+    text = (await reader.read()).decode()
+    writer.close()
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("headrace_")]
+    return {name: float(value) for name, value in lines}
+
+
+async def settled(port: int, blocks: float) -> dict[str, float]:
+    """What is still held once nobody asks for anything any more; waits for zero, but not for ever."""
+    held, end = dict[str, float](), time.monotonic() + SETTLE_S
+    while time.monotonic() < end:
+        seen = await metrics(port)
+        held = {name: seen[f"headrace_{name}"] for name in ("open_sequences", "requests_running", "requests_waiting")}
+        held["kv_blocks"] = max(0.0, seen["headrace_kv_cache_used_blocks"] - blocks)
+        if not any(held.values()):
+            break
+        await asyncio.sleep(0.2)
+    return held
+
+
+def start(rest: list[str]) -> tuple[subprocess.Popen[str], int]:
+    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", *rest]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    for line in server.stderr:
+        if " on http" in line:
+            threading.Thread(target=server.stderr.read, daemon=True).start()
+            return server, int(line.rsplit(":", 1)[1])
+    raise SystemExit("the server did not start")
+
+
+async def run(port: int, pid: int, streams: int, seconds: float) -> dict[str, object]:
+    tally = Tally()
+    await well_behaved(port, random.Random(0), tally)
+    blocks = (await metrics(port))["headrace_kv_cache_used_blocks"]
+    memory = await load(port, pid, streams, seconds, tally)
+    held = await settled(port, blocks)
+    if any(held.values()):
+        tally.wrong["something is still held"] += 1
+    third = len(memory) // 3  # the first third fills caches and buffers
+    early, late = max(memory[third : 2 * third]), max(memory[2 * third :])
+    if late > early + SLACK_BYTES:
+        tally.wrong["memory grows"] += 1
+    told = {"done": dict(tally.done), "wrong": dict(tally.wrong), "held": held}
+    return told | {"memory_bytes": {"middle": early, "end": late, "last": memory[-1]}}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("rest", nargs="*", help="after --: options of headrace serve")
+    given = parser.parse_args()
+    server, port = start(given.rest)
+    try:
+        told = asyncio.run(run(port, server.pid, given.streams, given.seconds))
+    finally:
+        server.terminate()
+        told_code = server.wait(120)
+    print(json.dumps(told | {"exit_code": told_code}))
+    return 1 if told["wrong"] or told_code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
