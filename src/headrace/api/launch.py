@@ -11,7 +11,8 @@ from headrace._core import Scheduler
 from headrace.config import EngineConfig, narrow_kv
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout
-from headrace.engine.engine import Engine, Relay
+from headrace.engine.engine import Engine
+from headrace.engine.hand_over import Relay
 from headrace.engine.roles import RoleConfig, make_cadence
 from headrace.engine.roles import core_settings as role_settings
 from headrace.grammar.backend import Vocabulary

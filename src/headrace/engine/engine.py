@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
@@ -24,11 +24,15 @@ from headrace.grammar.compiler import GrammarPool
 from .admission import add_sequence, sequence_fields
 from .book import Book, Entry
 from .cadence import Cadence, Unified
+from .forks import Forks
 from .grammar_waits import GrammarWaits
 from .intake import Intake
 from .outputs import collect_deltas, end_delta
 from .roles import ignored_message
 from .stats import GraphSteps, StepCounts
+
+if TYPE_CHECKING:
+    from .hand_over import Relay
 
 
 @dataclass(slots=True)
@@ -38,13 +42,6 @@ class Step:
     plan: StepPlan
     handle: Any = None
     error: Exception | None = None
-
-
-class Relay(Protocol):
-    """One end of a hand-off (``hand_over.py``); called on the loop's thread."""
-
-    def turn(self, engine: Engine) -> None: ...
-    def close(self, engine: Engine, reason: str, error: str | None) -> None: ...
 
 
 class Engine:
@@ -72,6 +69,7 @@ class Engine:
         self._timeout_s = step_timeout_s
         self._observer = observer
         self._book = Book()
+        self._forks = Forks(core, self._book, observer)
         self._waits = GrammarWaits(grammars, self.intake.poke)
         self._relay = relay
         self._pending: Step | None = None
@@ -123,6 +121,7 @@ class Engine:
     def tick(self) -> list[TokenDelta]:
         """One turn of the loop; returns the news it brought."""
         self._drain()
+        self._forks.turn(self._add)
         if self._relay is not None:
             self._relay.turn(self)
         plan = self._cadence.plan(self.core)
@@ -148,13 +147,13 @@ class Engine:
         for request in self.intake.drain_requests():
             entry = self._book.open(request)
             if request.sampling.structured_outputs is None:
-                self._add(entry)
+                self._admit(entry)
             else:
                 self._waits.start(entry)
         self._drain_ends()
         for entry, error in self._waits.finished():
             if error is None:
-                self._add(entry)
+                self._admit(entry)
             else:
                 self._refuse(entry, str(error), error.field)
 
@@ -162,6 +161,10 @@ class Engine:
         """Ends a request that never reached the core."""
         self._book.close(entry)
         self._deltas.append(end_delta(entry, "error", error, field))
+
+    def _admit(self, entry: Entry) -> None:
+        if not (self._cadence.can_fork and self._forks.hold(entry)):
+            self._add(entry)
 
     def _add(self, entry: Entry, outputs: Sequence[int] = ()) -> None:
         fields = sequence_fields(entry.request, outputs)
@@ -213,7 +216,7 @@ class Engine:
         entry = self._book.of_request(request_id)
         if entry is None:
             return
-        if self._waits.cancel(entry):
+        if self._waits.cancel(entry) or self._forks.cancel(entry):
             self._book.close(entry)
             self._deltas.append(end_delta(entry, reason, error))
             return

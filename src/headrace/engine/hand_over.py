@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.contract.handoff import HandedOver, HandOffPort, KVMover
 from headrace.contract.ports import StepObserver
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60.0
 CAPACITY = 16
+
+
+class Relay(Protocol):
+    """An engine's end of a hand-off; called on the loop's thread."""
+
+    def turn(self, engine: Engine) -> None:
+        """Before each plan."""
+        ...
+
+    def close(self, engine: Engine, reason: str, error: str | None) -> None: ...
 
 
 class LocalHandOff:
