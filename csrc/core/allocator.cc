@@ -202,6 +202,16 @@ std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32
   return 0;
 }
 
+bool Allocator::covers(const Sequence& parent, std::int32_t num_tokens) const {
+  for (std::int32_t g = 0; g < num_groups(); ++g) {
+    const bool sliding = groups_[g].kind == GroupKind::kSliding;
+    const std::int32_t first = sliding ? first_visible(groups_[g], num_tokens) / block_size_ : 0;
+    for (std::int32_t i = first; i < ceil_div(num_tokens, block_size_); ++i)
+      if (parent.blocks[g][i] == kNullBlock) return false;
+  }
+  return true;
+}
+
 void Allocator::share(const Sequence& parent, Sequence& child, std::int32_t num_tokens) {
   const std::int32_t full = num_tokens / block_size_;
   for (std::int32_t g = 0; g < num_groups(); ++g) {

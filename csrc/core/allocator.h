@@ -51,6 +51,8 @@ class Allocator {
                        std::int32_t reserve) const;
   // Lets `child`, which holds nothing, share the blocks of `parent`'s first `num_tokens` positions, a half-written
   // last one included: that one must be cloned before the child writes.
+  // `covers` says whether the parent still has all of them that a window of the child will look at.
+  bool covers(const Sequence& parent, std::int32_t num_tokens) const;
   void share(const Sequence& parent, Sequence& child, std::int32_t num_tokens);
   // Exchanges the last block of every group, where others hold it too, for a new one; appends the pairs (from, to) to
   // copy. All or nothing; returns the number of blocks missing, 0 on success.

@@ -87,8 +87,9 @@ class Scheduler {
   std::vector<std::pair<SeqId, Ignored>> take_ignored();
 
   // A sequence that shares what `parent` has computed and continues on its own: its prompt and outputs are those
-  // tokens and one more, its keys the parent's. The parent must have nothing in flight. Phased engines only. Throws
-  // InvalidField.
+  // tokens and one more, its keys the parent's. It may do without the last of them: then, told to end at the parent's
+  // prompt, it computes that row again and draws a first token of its own. The parent must have nothing in flight.
+  // Phased engines only. Throws InvalidField.
   void fork(SeqId parent, SequenceSpec spec);
   // Gives a waiting sequence that was prefilled elsewhere its blocks, for all tokens but the last, and makes it
   // prompted but not ready: fill them, then set_ready. False (no change) while blocks are missing.

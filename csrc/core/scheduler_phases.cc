@@ -76,12 +76,15 @@ void Scheduler::fork(SeqId parent_id, SequenceSpec spec) {
     throw InvalidField("parent", "must be prompted or running, have its own blocks and nothing in flight");
   spec.keys = parent->spec.keys;
   check(spec);
-  const std::int32_t shared = parent->ledger.num_computed();
+  const std::int32_t computed = parent->ledger.num_computed();
   std::vector<Token> tokens = spec.prompt;
   tokens.insert(tokens.end(), spec.outputs.begin(), spec.outputs.end());
-  if (static_cast<std::int32_t>(tokens.size()) != shared + 1 ||
+  const auto shared = static_cast<std::int32_t>(tokens.size()) - 1;
+  if (shared < 1 || shared < computed - 1 || shared > computed ||
       !std::equal(tokens.begin(), tokens.end() - 1, parent->tokens.begin()))
-    throw InvalidField("prompt", "prompt and outputs must be the parent's computed tokens and one more");
+    throw InvalidField("prompt",
+                       "prompt and outputs must be the parent's computed tokens, or all but one, and one more");
+  if (!allocator_.covers(*parent, shared)) throw InvalidField("parent", "has given back blocks behind its windows");
   Sequence& child = enlist(std::move(spec));
   allocator_.share(*parent, child, shared);
   child.ledger.start_at(shared);

@@ -325,6 +325,26 @@ TEST(phases_a_fork_at_a_block_s_end_clones_nothing) {
   CHECK(driver.last.clone_blocks.empty());
 }
 
+TEST(phases_a_fork_may_compute_the_last_row_again) {
+  for (const int length : {2, 6, 8, 9}) {
+    Driver driver(phased());
+    driver.add(1, prompt_of(length), 8);
+    step(driver, kPrefill);
+    driver.core.fork(1, spec_of(2, prompt_of(length), 8));
+    driver.core.fork(1, spec_of(3, prompt_of(length), 8));
+    driver.check();
+    CHECK_EQ(driver.core.find(2)->ledger.num_computed(), length - 1);
+    CHECK_EQ(driver.core.find(2)->num_outputs(), 0);
+    CHECK(driver.plan(kDecode));
+    CHECK_EQ(driver.last.seq_ids.size(), 3u);
+    for (const std::int32_t q : driver.last.num_scheduled) CHECK_EQ(q, 1);
+    CHECK_EQ(driver.last.clone_blocks.empty(), (length - 1) % 4 == 0);
+    driver.commit();
+    CHECK_EQ(driver.core.find(3)->num_outputs(), 1);
+    driver.run_dry_phased();
+  }
+}
+
 TEST(phases_a_fork_whose_parent_is_gone_keeps_the_block) {
   Driver driver(phased());
   driver.add(1, prompt_of(6), 8);
@@ -350,6 +370,7 @@ TEST(phases_forks_are_checked) {
   CHECK_EQ(field(3, 2, prompt_of(7)), std::string("parent"));
   CHECK_EQ(field(1, 1, prompt_of(7)), std::string("id"));
   CHECK_EQ(field(1, 2, prompt_of(8)), std::string("prompt"));
+  CHECK_EQ(field(1, 2, prompt_of(5)), std::string("prompt"));
   CHECK_EQ(field(1, 2, prompt_of(7, 1)), std::string("prompt"));
   CHECK_EQ(driver.core.num_unfinished(), 1u);
 }
@@ -500,9 +521,9 @@ class History {
   void fork() {
     const Sequence* parent = next_ ? driver_.core.find(below(next_)) : nullptr;
     if (!parent) return;
-    const std::int32_t shared = parent->ledger.num_computed();
+    const std::int32_t shared = parent->ledger.num_computed() - below(2);
     std::vector<Token> prompt(parent->tokens.begin(),
-                              parent->tokens.begin() + std::min<std::size_t>(shared, parent->tokens.size()));
+                              parent->tokens.begin() + std::clamp<std::ptrdiff_t>(shared, 0, parent->tokens.size()));
     prompt.push_back(3);
     try {
       driver_.core.fork(parent->id(), spec_of(next_, prompt, 1 + below(10)));

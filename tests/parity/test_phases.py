@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from harness import make_engine, outcome_of, request, run
@@ -121,3 +122,23 @@ def test_sequences_handed_over_go_on_to_the_bit(model: Model, overlap: bool) -> 
     for engine in (prompt, completion):
         assert engine.core.num_used_blocks == 0
         engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["sync", "overlap"])
+@pytest.mark.parametrize("length", [1, 2, 8, 9, 23])
+def test_choices_that_share_a_prompt_are_those_drawn_alone(model: Model, length: int, overlap: bool) -> None:
+    prompt = prompts(1, seed=length, low=length, high=length + 1)[0]
+
+    def choices() -> list[Any]:
+        made = [request(prompt, max_tokens=7, temperature=1.0, seed=seed, presence_penalty=0.5) for seed in range(4)]
+        return [made[0], *(msgspec.structs.replace(each, shares=made[0].request_id) for each in made[1:])]
+
+    expected = []
+    for each in choices():
+        engine = make_engine(model, overlap=False)
+        expected += run(engine, [each])
+        engine.close()
+    engine = normal_engine(model, overlap=overlap, token_budget=16)
+    assert bits(run(engine, choices())) == bits(expected)
+    assert engine.stats.scheduled_tokens <= length + 4 * 7 + 3 or length == 1
+    engine.close()

@@ -15,7 +15,8 @@ from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
 from headrace.contract.stats import StepCost
-from headrace.engine.engine import Engine, Relay
+from headrace.engine.engine import Engine
+from headrace.engine.hand_over import Relay
 from headrace.engine.roles import RoleConfig, make_cadence
 from headrace.engine.roles import core_settings as role_settings
 from headrace.grammar.backend import Vocabulary

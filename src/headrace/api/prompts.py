@@ -59,7 +59,8 @@ class Preparer:
         name = plain.text("request_id", f"request-{number}" if request_id is None else request_id, may_be_empty=False)
         sampling = self._completed(sampling, ids)
         # The engine's names are made unique here: callers may reuse theirs at once, or call one like a choice.
-        requests = [self._request(f"{name}\x1f{number}\x1f{k}", k, ids, sampling, fields) for k in range(sampling.n)]
+        names = [f"{name}\x1f{number}\x1f{k}" for k in range(sampling.n)]
+        requests = [self._request(names, k, ids, sampling, fields) for k in range(sampling.n)]
         return Prepared(name, text, ids, sampling, requests)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
@@ -111,11 +112,12 @@ class Preparer:
         return prompt_seed(ids) if self._deterministic else secrets.randbits(62)
 
     def _request(
-        self, name: str, choice: int, ids: list[int], sampling: SamplingParams, fields: Mapping[str, Any]
+        self, names: list[str], choice: int, ids: list[int], sampling: SamplingParams, fields: Mapping[str, Any]
     ) -> Request:
         assert sampling.seed is not None
         return Request(
-            request_id=name,
+            request_id=names[choice],
+            shares=names[0] if choice else "",
             prompt_token_ids=ids,
             sampling=msgspec.structs.replace(sampling, n=1, seed=choice_seed(sampling.seed, choice)),
             eos_ids=self._tokenizer.eos_ids if self._tokenizer is not None else (),

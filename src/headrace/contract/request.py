@@ -150,7 +150,10 @@ def _check_structure(params: SamplingParams) -> None:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One sequence to continue (``n`` choices are n requests). ``sampling.seed`` and ``max_tokens`` are set."""
+    """One sequence to continue (``n`` choices are n requests). ``sampling.seed`` and ``max_tokens`` are set.
+
+    ``shares`` names a request submitted before with the same prompt and limits: another choice of it.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
@@ -159,6 +162,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     arrival: float = 0.0
     cache_salt: str = ""
+    shares: str = ""
     adapter: str = ""
 
 

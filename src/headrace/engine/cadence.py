@@ -15,6 +15,11 @@ from headrace.contract.plan import StepKind, StepPlan
 class Cadence(Protocol):
     """Decides the kind of the next step and has it planned; the plan has no slices when nothing can run."""
 
+    @property
+    def can_fork(self) -> bool:
+        """Whether choices of one prompt may begin as forks of the first."""
+        ...
+
     def plan(self, core: Scheduler) -> StepPlan: ...
 
     def votes(self) -> tuple[dict[str, int], float]:
@@ -28,6 +33,8 @@ class Cadence(Protocol):
 
 class Unified:
     """The token-budget discipline: every step is MIXED."""
+
+    can_fork = False
 
     def plan(self, core: Scheduler) -> StepPlan:
         plan: StepPlan = core.plan(int(StepKind.MIXED))

@@ -7,13 +7,11 @@ thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
-from headrace.contract.handoff import HandedOver
 from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import StepObserver, WorkerPort
 from headrace.contract.request import Request
@@ -22,15 +20,14 @@ from headrace.contract.stats import EngineStats
 from headrace.grammar.compiler import GrammarPool
 from headrace.obs.launch_guard import LaunchGuard
 
-from .admission import add_sequence, sequence_fields
-from .book import Book, Entry
+from .book import Book
 from .cadence import Cadence, Unified
 from .drafting import Drafting
-from .grammar_waits import GrammarWaits
+from .hand_over import Relay
 from .intake import Intake
-from .outputs import collect_deltas, end_delta
+from .outputs import collect_deltas
 from .owned import OwnedOutputs
-from .roles import ignored_message
+from .roster import Roster
 from .stats import GraphSteps, StepCounts
 
 
@@ -41,13 +38,6 @@ class Step:
     plan: StepPlan
     handle: Any = None
     error: Exception | None = None
-
-
-class Relay(Protocol):
-    """One end of a hand-off (``hand_over.py``); called on the loop's thread."""
-
-    def turn(self, engine: Engine) -> None: ...
-    def close(self, engine: Engine, reason: str, error: str | None) -> None: ...
 
 
 class Engine:
@@ -78,10 +68,12 @@ class Engine:
         self._observer = observer
         self._drafting = drafting
         self._book = Book()
-        self._waits = GrammarWaits(grammars, self.intake.poke)
         self._relay = relay
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
+        self._roster = Roster(
+            core, self._book, observer, grammars, tell=lambda last: self._deltas.append(last), wake=self.intake.poke
+        )
         self._ran = False
         self._guard = guard or LaunchGuard()
         self._outputs = OwnedOutputs(poison=self._guard.on)
@@ -134,7 +126,7 @@ class Engine:
         self._outputs.release()
         self._drain()
         if self._relay is not None:
-            self._relay.turn(self)
+            self._relay.turn(self._roster)
         if self._drafting:
             self._drafting.price(self.core, self._observer)
         plan = self._cadence.plan(self.core)
@@ -142,7 +134,7 @@ class Engine:
             self._observer.planned(plan)  # an empty plan may have preempted someone
         if self._drafting:
             self._drafting.planned(self.core, plan, self._book, self._observer)
-        self._end_ignored()
+        self._roster.end_ignored()
         step = self._launch(plan) if plan.step >= 0 else None
         worked = step is not None or self._pending is not None
         self._ran = step is not None
@@ -161,90 +153,15 @@ class Engine:
         return deltas
 
     def _drain(self) -> None:
+        can_fork = self._cadence.can_fork
         for request in self.intake.drain_requests():
-            entry = self._book.open(request)
-            if request.sampling.structured_outputs is None:
-                self._add(entry)
-            else:
-                self._waits.start(entry)
+            self._roster.take(request, can_fork)
         self._drain_ends()
-        for entry, error in self._waits.finished():
-            if error is None:
-                self._add(entry)
-            else:
-                self._refuse(entry, str(error), error.field)
-
-    def _refuse(self, entry: Entry, error: str, field: str | None = None) -> None:
-        """Ends a request that never reached the core."""
-        self._book.close(entry)
-        self._deltas.append(end_delta(entry, "error", error, field))
-
-    def _add(self, entry: Entry, outputs: Sequence[int] = ()) -> None:
-        fields = sequence_fields(entry.request, outputs)
-        try:
-            add_sequence(self.core, entry.seq_id, fields)
-        except (
-            ValueError,
-            TypeError,
-            OverflowError,
-        ) as error:  # the binding's verdict on this request
-            self._refuse(entry, str(error))
-            return
-        if self._observer:
-            self._observer.added(entry.seq_id, fields)
-
-    # -- hand-off, on the loop's thread ---------------------------------------------------------------------------
-
-    def entry_of(self, seq_id: int) -> Entry | None:
-        """The live request of a sequence."""
-        return self._book.of_seq(seq_id)
-
-    def receive(self, item: HandedOver) -> Entry:
-        """Takes a sequence over that was begun elsewhere; what was reported there is not reported again."""
-        entry = self._book.open(item.request)
-        entry.num_cached_tokens, entry.num_reported = item.num_cached_tokens, len(item.output_ids)
-        entry.grammar = item.grammar
-        self._add(entry, item.output_ids)
-        return entry
-
-    def release(self, entry: Entry) -> None:
-        """Forgets a sequence that lives on elsewhere; its blocks are given back, its caller hears nothing."""
-        self.core.finish(entry.seq_id)
-        self._book.close(entry)
-        if self._observer:
-            self._observer.finished(entry.seq_id, "handed over")
-
-    def end_entry(self, entry: Entry, reason: str, error: str | None = None) -> None:
-        """Ends a request for a reason of the hand-off's, wherever it is by now."""
-        if self._book.of_seq(entry.seq_id) is None:
-            self._deltas.append(end_delta(entry, reason, error))
-        else:
-            self._end(entry.request.request_id, reason, error)
+        self._roster.turn(can_fork)
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
-            self._end(request_id, reason)
-
-    def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
-        entry = self._book.of_request(request_id)
-        if entry is None:
-            return
-        if self._waits.cancel(entry):
-            self._book.close(entry)
-            self._deltas.append(end_delta(entry, reason, error))
-            return
-        self.core.finish(entry.seq_id)
-        self._book.close(entry)
-        self._deltas.append(end_delta(entry, reason, error))
-        if self._observer:
-            self._observer.finished(entry.seq_id, reason)
-
-    def _end_ignored(self) -> None:
-        """Sequences the core has ended by itself; it knows them no more, so nothing is recorded."""
-        for seq_id, reason in self.core.take_ignored():
-            if (entry := self._book.of_seq(seq_id)) is not None:
-                self._book.close(entry)
-                self._deltas.append(end_delta(entry, "error", ignored_message(reason)))
+            self._roster.end(request_id, reason)
 
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)
@@ -299,7 +216,7 @@ class Engine:
         self._deltas += collect_deltas(self._book, commit, result)
         for seq_id, message in result.errors.items():
             if (entry := self._book.of_seq(seq_id)) is not None:
-                self._end(entry.request.request_id, "error", message)
+                self._roster.end(entry.request.request_id, "error", message)
 
     def _fail(self, step: Step, error: Exception) -> None:
         """The step's own requests end with an error; those of later steps in flight are recomputed."""
@@ -310,7 +227,7 @@ class Engine:
             self._observer.failed(step.plan.step, message)
         for seq_id in alive:
             if (entry := self._book.of_seq(seq_id)) is not None:
-                self._end(entry.request.request_id, "error", message)
+                self._roster.end(entry.request.request_id, "error", message)
 
     def close(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
         """Ends every live request and lets the step in flight come home. Returns the last deltas.
@@ -320,15 +237,15 @@ class Engine:
         self.intake.close()
         self._drain()
         if self._relay is not None:
-            self._relay.close(self, reason, error if reason == "error" else None)
+            self._relay.close(self._roster, reason, error if reason == "error" else None)
         for entry in self._book.entries():
-            self._end(entry.request.request_id, reason, error if reason == "error" else None)
+            self._roster.end(entry.request.request_id, reason, error if reason == "error" else None)
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)
         self.worker.close()
         self._cadence.close()
-        self._waits.close()
+        self._roster.close()
         if self._observer:
             self._observer.close()
         deltas, self._deltas = self._deltas, []

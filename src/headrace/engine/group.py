@@ -33,12 +33,17 @@ class Loads:
         self.requests = [0] * num_ranks
 
     def place(self, request: Request) -> int:
-        """The rank with the fewest tokens, then with the fewest requests, then the first."""
-        rank = min(range(len(self.tokens)), key=lambda r: (self.tokens[r], self.requests[r], r))
+        """The rank with the fewest tokens, then with the fewest requests, then the first. Choices of one prompt share
+        its KV, so they stay together."""
+        sibling = self.rank_of(request.shares) if request.shares else None
+        rank = sibling if sibling is not None else self._least()
         self._of[request.request_id] = rank, 0
         self.requests[rank] += 1
         self.grow(request.request_id, len(request.prompt_token_ids))
         return rank
+
+    def _least(self) -> int:
+        return min(range(len(self.tokens)), key=lambda r: (self.tokens[r], self.requests[r], r))
 
     def grow(self, request_id: str, num_tokens: int) -> None:
         if request_id in self._of:

@@ -10,18 +10,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.contract.handoff import HandedOver, HandOffPort, KVMover
 from headrace.contract.ports import StepObserver
 
 from .book import Entry
-
-if TYPE_CHECKING:
-    from .engine import Engine
+from .roster import Roster
 
 PATIENCE_S = 60.0
 CAPACITY = 16
+
+
+class Relay(Protocol):
+    """An engine's end of a hand-off; called on the loop's thread."""
+
+    def turn(self, roster: Roster) -> None:
+        """Before each plan."""
+        ...
+
+    def close(self, roster: Roster, reason: str, error: str | None) -> None: ...
 
 
 class LocalHandOff:
@@ -94,24 +102,24 @@ class Giver:
         self._mover = mover
         self._since: dict[int, float] = {}
 
-    def turn(self, engine: Engine) -> None:
+    def turn(self, roster: Roster) -> None:
         """Offers every sequence whose prompt is computed, as far as there is room."""
         now = time.monotonic()
-        prompted = engine.core.prompted_ids()
+        prompted = roster.core.prompted_ids()
         self._since = {seq_id: self._since.get(seq_id, now) for seq_id in prompted}
         for seq_id in prompted:
-            entry = engine.entry_of(seq_id)
+            entry = roster.entry_of(seq_id)
             if entry is None or entry.num_reported == 0:
                 continue
             if self._port.closed:
-                engine.end_entry(entry, "error", "the completion engine is gone")
+                roster.end_entry(entry, "error", "the completion engine is gone")
             elif self._port.has_room:
-                self._give(engine, entry, now)
+                self._give(roster, entry, now)
             elif now - self._since[seq_id] > self._port.patience_s:
-                engine.end_entry(entry, "error", f"no completion engine took it within {self._port.patience_s:g} s")
+                roster.end_entry(entry, "error", f"no completion engine took it within {self._port.patience_s:g} s")
 
-    def _give(self, engine: Engine, entry: Entry, now: float) -> None:
-        seen: Any = engine.core.inspect(entry.seq_id)
+    def _give(self, roster: Roster, entry: Entry, now: float) -> None:
+        seen: Any = roster.core.inspect(entry.seq_id)
         blocks = seen["blocks"]
         item = HandedOver(
             request=entry.request,
@@ -122,11 +130,11 @@ class Giver:
             content=self._mover.read_blocks([block for group in blocks for block in group if block]),
             deadline_s=now + self._port.patience_s,
         )
-        engine.release(entry)
+        roster.release(entry)
         if not self._port.offer(item):  # it closed at this very moment
-            engine.end_entry(entry, "error", "the completion engine is gone")
+            roster.end_entry(entry, "error", "the completion engine is gone")
 
-    def close(self, engine: Engine, reason: str, error: str | None) -> None:
+    def close(self, roster: Roster, reason: str, error: str | None) -> None:
         """What is still here ends with the engine."""
 
 
@@ -140,47 +148,47 @@ class Taker:
         self._unplaced: tuple[Entry, HandedOver] | None = None
         self._filling: list[tuple[Entry, Any]] = []
 
-    def turn(self, engine: Engine) -> None:
+    def turn(self, roster: Roster) -> None:
         """Never waits: what cannot go on now goes on in a later turn."""
-        self._let_filled_run(engine)
-        while self._unplaced is not None or self._take(engine):
-            if not self._place(engine):
+        self._let_filled_run(roster)
+        while self._unplaced is not None or self._take(roster):
+            if not self._place(roster):
                 return
 
-    def _take(self, engine: Engine) -> bool:
+    def _take(self, roster: Roster) -> bool:
         item = self._port.take()
         if item is None:
             return False
-        entry = engine.receive(item)
+        entry = roster.receive(item)
         ended = self._port.end_of(item.request.request_id)
         if ended is not None:
-            engine.end_entry(entry, ended)
-        elif engine.entry_of(entry.seq_id) is not None:  # else the core has refused it
+            roster.end_entry(entry, ended)
+        elif roster.entry_of(entry.seq_id) is not None:  # else the core has refused it
             self._unplaced = entry, item
         return True
 
-    def _place(self, engine: Engine) -> bool:
+    def _place(self, roster: Roster) -> bool:
         """Whether the next one may be taken."""
         if self._unplaced is None:
             return True
         entry, item = self._unplaced
-        if engine.entry_of(entry.seq_id) is None:  # ended meanwhile
+        if roster.entry_of(entry.seq_id) is None:  # ended meanwhile
             self._unplaced = None
             return True
-        if engine.core.place(entry.seq_id):
+        if roster.core.place(entry.seq_id):
             if self._observer:
                 self._observer.placed(entry.seq_id)
             self._unplaced = None
-            self._filling.append((entry, self._fill(engine, entry, item)))
+            self._filling.append((entry, self._fill(roster, entry, item)))
             return True
         if time.monotonic() > item.deadline_s:
             self._unplaced = None
-            engine.end_entry(entry, "error", f"no room for it within {self._port.patience_s:g} s")
+            roster.end_entry(entry, "error", f"no room for it within {self._port.patience_s:g} s")
             return True
         return False
 
-    def _fill(self, engine: Engine, entry: Entry, item: HandedOver) -> Any:
-        seen: Any = engine.core.inspect(entry.seq_id)
+    def _fill(self, roster: Roster, entry: Entry, item: HandedOver) -> Any:
+        seen: Any = roster.core.inspect(entry.seq_id)
         targets, rows, row = [], [], 0
         for theirs, ours in zip(item.blocks, seen["blocks"]):
             for i, source in enumerate(theirs):
@@ -190,20 +198,20 @@ class Taker:
                 row += bool(source)
         return self._mover.write_blocks(targets, item.content, rows)
 
-    def _let_filled_run(self, engine: Engine) -> None:
+    def _let_filled_run(self, roster: Roster) -> None:
         waiting = []
         for entry, filled in self._filling:
             if not filled.done():
                 waiting.append((entry, filled))
             elif (error := filled.exception()) is not None:
-                engine.end_entry(entry, "error", f"its KV could not be taken over: {error}")
-            elif engine.entry_of(entry.seq_id) is not None:
-                engine.core.set_ready(entry.seq_id, True)
+                roster.end_entry(entry, "error", f"its KV could not be taken over: {error}")
+            elif roster.entry_of(entry.seq_id) is not None:
+                roster.core.set_ready(entry.seq_id, True)
                 if self._observer:
                     self._observer.readied(entry.seq_id, True)
         self._filling = waiting
 
-    def close(self, engine: Engine, reason: str, error: str | None) -> None:
+    def close(self, roster: Roster, reason: str, error: str | None) -> None:
         """Whoever is still in the port ends here."""
         for item in self._port.close():
-            engine.end_entry(engine.receive(item), reason, error)
+            roster.end_entry(roster.receive(item), reason, error)

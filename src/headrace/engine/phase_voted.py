@@ -36,6 +36,8 @@ def is_any_point(decode_step: int, any_interval: int) -> bool:
 class PhaseVoted:
     """PREFILL or DECODE, by vote. ``decode_step`` counts decode steps since the last prompt step."""
 
+    can_fork = True
+
     def __init__(
         self,
         collective: Collective | None = None,
@@ -116,6 +118,8 @@ class PhaseVoted:
 class OneKind:
     """PROMPT and COMPLETION engines: always the same kind. In a group a rank with nothing runs it empty when another
     has something."""
+
+    can_fork = False
 
     def __init__(self, kind: StepKind, collective: Collective | None = None, *, time_budget_ns: int = 0) -> None:
         self._kind = kind

@@ -70,3 +70,13 @@ def test_ranks_without_threads_are_refused(model: str) -> None:
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 2, stderr
     assert b"data_parallel_size: 2 ranks cannot share 1 threads" in stderr
+
+
+def test_a_killed_front_takes_its_ranks_with_it(model: str) -> None:
+    with serving(model, *GROUP) as served:
+        engines = ranks(served)
+        with served.http.stream("POST", TEXT, json=ENDLESS) as response:
+            next(response.iter_lines())
+            served.process.kill()
+            served.process.wait(DEADLINE_S)
+            until(lambda: all(zombie(pid) for pid in engines), "a rank outlives its front")

@@ -1,0 +1,134 @@
+"""The roster: how requests enter the core and leave it, whichever way they come and for whatever reason they go.
+
+Requests may wait here for a grammar or for a sibling; others are received from, or released to, another engine. Every
+one that was let in gets a last delta, unless it lives on elsewhere. Used by the loop's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace._core import Scheduler
+from headrace.contract.handoff import HandedOver
+from headrace.contract.ports import StepObserver
+from headrace.contract.request import Request
+from headrace.contract.result import TokenDelta
+from headrace.grammar.compiler import GrammarPool
+
+from .admission import add_sequence, sequence_fields
+from .book import Book, Entry
+from .forks import Forks
+from .grammar_waits import GrammarWaits
+from .outputs import end_delta
+from .roles import ignored_message
+
+
+class Roster:
+    """``tell`` takes last deltas; ``wake`` is called from other threads when a wait is over."""
+
+    def __init__(
+        self,
+        core: Scheduler,
+        book: Book,
+        observer: StepObserver | None,
+        grammars: GrammarPool | None,
+        *,
+        tell: Callable[[TokenDelta], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.core = core
+        self._book = book
+        self._observer = observer
+        self._tell = tell
+        self._forks = Forks(core, book, observer)
+        self._waits = GrammarWaits(grammars, wake)
+
+    # -- in -------------------------------------------------------------------------------------------------------
+
+    def take(self, request: Request, can_fork: bool) -> None:
+        """From the door: into the core, or into a wait."""
+        entry = self._book.open(request)
+        if request.sampling.structured_outputs is None:
+            self._admit(entry, can_fork)
+        else:
+            self._waits.start(entry)
+
+    def turn(self, can_fork: bool) -> None:
+        """Lets in those whose wait is over."""
+        for entry, error in self._waits.finished():
+            if error is None:
+                self._admit(entry, can_fork)
+            else:
+                self._refuse(entry, str(error), error.field)
+        self._forks.turn(self._add)
+
+    def _admit(self, entry: Entry, can_fork: bool) -> None:
+        if not (can_fork and self._forks.hold(entry)):
+            self._add(entry)
+
+    def _add(self, entry: Entry, outputs: Sequence[int] = ()) -> None:
+        fields = sequence_fields(entry.request, outputs)
+        try:
+            add_sequence(self.core, entry.seq_id, fields)
+        except (ValueError, TypeError, OverflowError) as error:  # the binding's verdict on this request
+            self._refuse(entry, str(error))
+            return
+        if self._observer:
+            self._observer.added(entry.seq_id, fields)
+
+    def _refuse(self, entry: Entry, error: str, field: str | None = None) -> None:
+        """Ends a request that never reached the core."""
+        self._book.close(entry)
+        self._tell(end_delta(entry, "error", error, field))
+
+    def receive(self, item: HandedOver) -> Entry:
+        """Takes a sequence over that was begun elsewhere; what was reported there is not reported again."""
+        entry = self._book.open(item.request)
+        entry.num_cached_tokens, entry.num_reported = item.num_cached_tokens, len(item.output_ids)
+        entry.grammar = item.grammar
+        self._add(entry, item.output_ids)
+        return entry
+
+    # -- out ------------------------------------------------------------------------------------------------------
+
+    def entry_of(self, seq_id: int) -> Entry | None:
+        """The live request of a sequence."""
+        return self._book.of_seq(seq_id)
+
+    def end(self, request_id: str, reason: str, error: str | None = None) -> None:
+        """Ends a request if it lives here, in whatever state it is."""
+        entry = self._book.of_request(request_id)
+        if entry is None:
+            return
+        waited = self._waits.cancel(entry) or self._forks.cancel(entry)
+        if not waited:
+            self.core.finish(entry.seq_id)
+        self._book.close(entry)
+        self._tell(end_delta(entry, reason, error))
+        if self._observer and not waited:
+            self._observer.finished(entry.seq_id, reason)
+
+    def end_entry(self, entry: Entry, reason: str, error: str | None = None) -> None:
+        """Ends a request that may have left the book: handed over, but not taken."""
+        if self._book.of_seq(entry.seq_id) is None:
+            self._tell(end_delta(entry, reason, error))
+        else:
+            self.end(entry.request.request_id, reason, error)
+
+    def release(self, entry: Entry) -> None:
+        """Forgets a sequence that lives on elsewhere; its blocks are given back, its caller hears nothing."""
+        self.core.finish(entry.seq_id)
+        self._book.close(entry)
+        if self._observer:
+            self._observer.finished(entry.seq_id, "handed over")
+
+    def end_ignored(self) -> None:
+        """Sequences the core has ended by itself; it knows them no more, so nothing is recorded."""
+        for seq_id, reason in self.core.take_ignored():
+            if (entry := self._book.of_seq(seq_id)) is not None:
+                self._book.close(entry)
+                self._tell(end_delta(entry, "error", ignored_message(reason)))
+
+    def close(self) -> None:
+        """No more waits."""
+        self._waits.close()
