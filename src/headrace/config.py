@@ -19,7 +19,7 @@ from .contract.files import read_small
 MAX_TOML_BYTES = 1 << 20
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 BYTE_COUNTS = ("kv_memory", "grammar_cache")
-METHODS = ("none", "ngram", "suffix")
+METHODS = ("none", "ngram", "suffix", "draft_model", "self")
 MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
 MAX_THREADS = 1024  # what the kernels' pool takes
@@ -116,7 +116,12 @@ class SpeculationConfig:
 
     speculation: str = "none"
     """Who guesses: ``none``; ``ngram``: what followed the last few tokens when they occurred before,
-    ``suffix``: the same for the longest run of tokens that did."""
+    ``suffix``: the same for the longest run of tokens that did, ``draft_model``: a smaller model of the same
+    vocabulary, ``self``: the model's own first layers."""
+    draft_model: str | None = None
+    """The smaller model, named as ``model`` is."""
+    draft_layers: int = 2
+    """First layers that guess, for ``self``."""
     max_drafts: int = 10
     """Guesses per sequence and step at most."""
     min_match: int = 2
@@ -256,6 +261,11 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
     _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
     _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
+    needs = wanted.speculation == "draft_model"
+    _require(
+        needs == (wanted.draft_model is not None), "draft_model", "belongs to speculation draft_model, and only there"
+    )
+    _require(wanted.draft_layers >= 1, "draft_layers", "must be at least 1")
     _require(0 <= wanted.suffix_memory <= MOST_MEMORY, "suffix_memory", f"must lie between 0 and {MOST_MEMORY}")
     _require(wanted.max_match <= 32, "max_match", "must be at most 32")
     if wanted.speculation != "none":

@@ -16,6 +16,7 @@ from harness import Outcome, make_engine, request, run
 from test_parity import bits, prompts, requests, wishes
 from test_phases import normal_engine
 
+from headrace.api.drafters import full_group
 from headrace.contract.request import Request
 from headrace.engine.engine import Engine
 from headrace.lab.replay import replay
@@ -23,6 +24,10 @@ from headrace.models.context import Model
 from headrace.obs.recorder import Recorder
 from headrace.obs.recording import read_recording
 from headrace.speculation.ngram import NgramDrafter
+from headrace.worker.kv_tensors import allocate_kv
+from headrace.worker.model_drafter import ModelDrafter
+
+PRESSED = {"num_blocks": 0, "full_sequence_must_fit": False, "max_model_len": 50, "token_budget": 16}
 
 
 def plain(model: Model, items: list[Request], **limits: Any) -> list[Outcome]:
@@ -208,6 +213,54 @@ def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, ov
         assert len(outcome.logprobs) == 3 * len(outcome.token_ids)
         assert engine.stats.accepted_drafts < len(outcome.token_ids) or len(outcome.token_ids) == 1
         engine.close()
+
+
+def model_drafter(engine: Engine, draft: Model | None = None) -> ModelDrafter:
+    """The engine's own first layers, or ``draft`` with KV full of NaN beside the engine's."""
+    runner = engine.worker._runner  # type: ignore[attr-defined]
+    if draft is None:
+        return ModelDrafter(runner.model.first_layers(2), runner.ops, runner.kv, 4, shares_kv=True)
+    kv = allocate_kv(draft.kv_layout, len(runner.kv[0].k), 4, poison=True)
+    return ModelDrafter(draft, runner.ops, kv, 4, group=full_group(runner.model.kv_layout))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("limits", [{}, {"token_budget": 9}, PRESSED])
+@pytest.mark.parametrize("own", [True, False])
+def test_model_drafts_change_nothing(
+    model: Model, tiny: Callable[[str], Model], own: bool, limits: dict[str, Any], overlap: bool
+) -> None:
+    """Drafts by the model's first layers, and by another model; also under preemption and with a warm cache."""
+    items, groups = requests(), len(model.kv_layout.groups)
+    if "num_blocks" in limits:
+        limits = limits | {"num_blocks": 14 * groups + 1}
+    expected = plain(model, items)
+    engine = make_engine(model, overlap=overlap, drafter=Prophet([]), **limits)
+    engine.worker._speculator._drafter = model_drafter(engine, None if own else tiny("llama"))  # type: ignore[attr-defined]
+    assert bits(run(engine, requests())) == bits(expected)
+    assert bits(run(engine, requests())) == bits(expected)
+    assert speculated(engine)[0] > 0
+    engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_model_that_drafts_for_itself_is_always_right(tiny: Callable[[str], Model], overlap: bool) -> None:
+    """The same model as its own draft model: every greedy draft is accepted, after prefix hits and preemptions too."""
+    model = tiny("llama")
+    groups = len(model.kv_layout.groups)
+    rng = random.Random(6)
+    items = [[rng.randrange(61) for _ in range(rng.randrange(3, 30))] for _ in range(6)]
+    engine = make_engine(model, overlap=overlap, drafter=Prophet([]), **PRESSED | {"num_blocks": 14 * groups + 1})
+    engine.worker._speculator._drafter = model_drafter(engine, model)  # type: ignore[attr-defined]
+    for _ in range(2):
+        run(engine, [request(prompt, max_tokens=12) for prompt in items])
+        run(engine, [request(items[-1], max_tokens=12)])
+    assert engine.core.num_preemptions > 0
+    assert engine.core.prefix_hits > 0
+    verified, accepted = speculated(engine)
+    assert accepted > 60
+    assert verified - accepted <= 2 * 6 * 6, "only what reached past an end may be missing"
+    engine.close()
 
 
 def test_prompt_logprobs_of_a_neighbour_stay_with_their_rows(tiny: Callable[[str], Model]) -> None:

@@ -44,7 +44,11 @@ class EngineFlags:
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     speculation: Annotated[
-        str | None, typer.Option(help="Guess tokens and verify them together: none, ngram, suffix.")
+        str | None,
+        typer.Option(help="Guess tokens and verify them together: none, ngram, suffix, draft_model or self."),
+    ] = None
+    draft_model: Annotated[
+        str | None, typer.Option(help="The smaller model that guesses, for --speculation draft_model.")
     ] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
@@ -62,6 +66,7 @@ class EngineFlags:
             "max_model_len": self.max_model_len,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,
+            "draft_model": self.draft_model,
             "max_drafts": self.max_drafts,
             "offline": self.offline or None,
         }

@@ -44,13 +44,13 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One sequence that wants drafts: its tokens so far, how many are wanted at most, and how it draws."""
+    """One sequence that wants drafts: its tokens so far, and how many are wanted at most. ``blocks`` (G, max_blocks):
+    its block tables, with room for the draft; only there for drafters that are not eager."""
 
     seq_id: int
     tokens: IntArray
     most: int
-    temperature: float = 0.0
-    seed: int = 0
+    blocks: IntArray | None = None
 
 
 class Drafter(Protocol):

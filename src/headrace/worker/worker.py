@@ -119,8 +119,8 @@ class Worker:
 
     def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
         """The forward of what has really been accepted, and of the drafts that follow it."""
-        started = perf_counter()
         handle.verification = verification = speculator.revise(handle.plan, handle.batch)
+        started = perf_counter()
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
         hidden, handle.logits = self._runner.forward(batch, self._runner.context(batch), rows)
