@@ -128,6 +128,9 @@ class SpeculationConfig:
     """Tokens that must have occurred before: the shortest match, for ``ngram`` and ``suffix``."""
     max_match: int = 4
     """The longest match that ``ngram`` tries."""
+    acceptance: str = "rejection"
+    """When a draft stands. ``exact``: when the model draws it itself, so seeded answers are those of plain decoding.
+    ``rejection``: by rejection sampling where a model drafts, which accepts more; equal for greedy answers only."""
     suffix_memory: int = 0
     """Tokens of finished requests in which ``suffix`` looks too. What one request is about then shows in how fast
     another is answered, never in the answer."""
@@ -261,6 +264,8 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
     _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
     _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
+    rules = ("exact", "rejection")
+    _require(wanted.acceptance in rules, "acceptance", f"must be one of {', '.join(rules)}")
     needs = wanted.speculation == "draft_model"
     _require(
         needs == (wanted.draft_model is not None), "draft_model", "belongs to speculation draft_model, and only there"

@@ -41,6 +41,14 @@ def prophet(items: list[Request], outcomes: list[Outcome], wrong: float = 0.2) -
     return Prophet([[*r.prompt_token_ids, *o.token_ids, 7, 8, 9] for r, o in zip(items, outcomes)], wrong)
 
 
+def speculating(model: Model, discipline: str, **settings: Any) -> Engine:
+    """An engine of either discipline."""
+    if discipline == "unified":
+        return make_engine(model, **settings)
+    engine: Engine = normal_engine(model, {"all_interval": 3, "any_interval": 5}, **settings)
+    return engine
+
+
 def speculated(engine: Engine) -> tuple[int, int]:
     """(verified, accepted) so far."""
     return engine.stats.verified_drafts, engine.stats.accepted_drafts
@@ -128,14 +136,15 @@ def test_k9_a_sequence_skipped_for_want_of_budget_meets_no_unknown_id(tiny: Call
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_k13_prompts_that_end_around_a_block_boundary(model: Model, overlap: bool) -> None:
+@pytest.mark.parametrize("discipline", ["unified", "phases"])
+def test_k13_prompts_that_end_around_a_block_boundary(model: Model, discipline: str, overlap: bool) -> None:
     """Block 8, prompts of block - 1 .. block + drafts; the pool is full of NaN and what is unwritten stays so."""
     rng = random.Random(13)
     items = [request([rng.randrange(61) for _ in range(n)], max_tokens=9) for n in range(7, 15)]
     expected = plain(model, items, block_size=8)
     for item, outcome in zip(items, expected):
         drafter = prophet([item], [outcome], wrong=0.1)
-        engine = make_engine(model, overlap=overlap, drafter=drafter, max_drafts=6, block_size=8)
+        engine = speculating(model, discipline, overlap=overlap, drafter=drafter, max_drafts=6, block_size=8)
         again = request(item.prompt_token_ids, max_tokens=9)
         assert bits(run(engine, [again])) == bits([outcome])
         engine.close()
@@ -179,7 +188,8 @@ def test_k29_what_a_slot_held_before_does_not_matter(model: Model) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_k31_min_tokens_inside_the_draft_window(model: Model, overlap: bool) -> None:
+@pytest.mark.parametrize("discipline", ["unified", "phases"])
+def test_k31_min_tokens_inside_the_draft_window(model: Model, discipline: str, overlap: bool) -> None:
     """Each sequence would end at once but for ``min_tokens``; drafts reach across that point."""
     rng = random.Random(31)
     prompts = [[rng.randrange(61) for _ in range(6)] for _ in range(6)]
@@ -190,13 +200,14 @@ def test_k31_min_tokens_inside_the_draft_window(model: Model, overlap: bool) -> 
 
     expected = plain(model, items())
     assert {o.finish_reason for o in expected} >= {"stop"}
-    engine = make_engine(model, overlap=overlap, drafter=prophet(items(), expected, wrong=0.05))
+    engine = speculating(model, discipline, overlap=overlap, drafter=prophet(items(), expected, wrong=0.05))
     assert bits(run(engine, items())) == bits(expected)
     engine.close()
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, overlap: bool) -> None:
+@pytest.mark.parametrize("discipline", ["unified", "phases"])
+def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, discipline: str, overlap: bool) -> None:
     """The prophet knows nothing of ends: its drafts run over end-of-sequence, stop ids and ``max_tokens``. Ids,
     logprobs and counts are those of plain decoding; the metrics count what was emitted."""
     prompt = [3, 1, 4, 1, 5]
@@ -207,7 +218,7 @@ def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, ov
     endings += [{"max_tokens": 24, "stop_token_ids": [free.token_ids[n]]} for n in (2, 3)]
     for ending in endings:
         [expected] = plain(model, [request(prompt, **ending)])
-        engine = make_engine(model, overlap=overlap, drafter=Prophet(texts, wrong=0.0))
+        engine = speculating(model, discipline, overlap=overlap, drafter=Prophet(texts, wrong=0.0))
         [outcome] = run(engine, [request(prompt, **ending)])
         assert outcome.bits == expected.bits, ending
         assert len(outcome.logprobs) == 3 * len(outcome.token_ids)

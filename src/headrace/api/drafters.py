@@ -37,7 +37,9 @@ def _first_layers(wanted: SpeculationConfig, runner: Runner, block_size: int) ->
         first = runner.model.first_layers(wanted.draft_layers)
     except ValueError as error:
         raise ConfigError("draft_layers", str(error)) from error
-    return ModelDrafter(first, runner.ops, runner.kv, block_size, shares_kv=True)
+    return ModelDrafter(
+        first, runner.ops, runner.kv, block_size, shares_kv=True, rejection=wanted.acceptance == "rejection"
+    )
 
 
 def _draft_model(config: EngineConfig, runner: Runner) -> Drafter:
@@ -58,7 +60,9 @@ def _draft_model(config: EngineConfig, runner: Runner) -> Drafter:
     num_blocks, block_size = len(runner.kv[0].k), config.cache.block_size
     kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow_kv(config))
     group = full_group(runner.model.kv_layout)
-    return ModelDrafter(model, runner.ops, kv, block_size, group=group)
+    return ModelDrafter(
+        model, runner.ops, kv, block_size, group=group, rejection=config.speculation.acceptance == "rejection"
+    )
 
 
 def full_group(layout: KVLayout) -> int:

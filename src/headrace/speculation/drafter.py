@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.contract.plan import IntArray
+from headrace.contract.request import SamplingParams
 
 FACTS = ("match_length", "entropy", "maximum")
 
@@ -45,12 +46,14 @@ class Draft:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """One sequence that wants drafts: its tokens so far, and how many are wanted at most. ``blocks`` (G, max_blocks):
-    its block tables, with room for the draft; only there for drafters that are not eager."""
+    its block tables, with room for the draft; only there for drafters that are not eager. ``sampling``: how the
+    sequence draws."""
 
     seq_id: int
     tokens: IntArray
     most: int
     blocks: IntArray | None = None
+    sampling: SamplingParams | None = None
 
 
 class Drafter(Protocol):

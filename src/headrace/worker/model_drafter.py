@@ -2,7 +2,9 @@
 
 Keys and values lie at the slots of the target's block tables: the target's own tensors for its first layers, a pool of
 the same shape beside it for another model. Where they are not known to be valid they are computed (again), so a
-preemption or a prefix hit costs time and nothing else. A draft is the likeliest id, one step after another.
+preemption or a prefix hit costs time and nothing else. A draft is drawn as the sequence draws, with the very noise the
+target will use at that position, so that alike distributions give the same id; or, for ``rejection``, with noise of its
+own, and then its distribution goes along.
 """
 
 from __future__ import annotations
@@ -15,9 +17,14 @@ import torch
 from torch import Tensor
 
 from headrace.contract.plan import IntArray
+from headrace.contract.request import SamplingParams
 from headrace.kernels.ops import Ops
+from headrace.kernels.reference.sampling import distribution
 from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
 from headrace.speculation.drafter import EMPTY, Draft, Wanted
+
+from .rejection import DRAW, one_row
+from .sampler import sample_params
 
 ROWS_AT_ONCE = 256  # of catching up on a prompt: bounds what one forward needs
 
@@ -30,10 +37,12 @@ class Growing:
     tokens: list[int]
     ids: list[int]
     facts: list[tuple[float, float, float]]
+    probs: list[Tensor]
+    most: int
 
     @property
     def done(self) -> bool:
-        return len(self.ids) >= self.item.most
+        return len(self.ids) >= self.most
 
 
 class ModelDrafter:
@@ -51,12 +60,14 @@ class ModelDrafter:
         *,
         group: int | None = None,
         shares_kv: bool = False,
+        rejection: bool = False,
     ) -> None:
         self._model, self._ops = model, ops
         self._kv = [LayerKV(layer.k, layer.v, 0) for layer in kv] if group is not None else list(kv)
         self._group = group
         self._block_size = block_size
         self._shares_kv = shares_kv
+        self._rejection = rejection
         self._valid: dict[int, int] = {}  # per sequence: leading tokens whose keys and values stand
 
     def begin(self, seq_id: int, tokens: IntArray) -> None:  # noqa: ARG002
@@ -70,7 +81,7 @@ class ModelDrafter:
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft]:
         """Runs on the device thread, between steps. Needs ``blocks`` of every sequence, reaching over its draft."""
-        growing = [Growing(item, item.tokens.tolist(), [], []) for item in wanted]
+        growing = [Growing(item, item.tokens.tolist(), [], [], [], item.most) for item in wanted]
         for one in growing:
             self._catch_up(one)
         while live := [one for one in growing if not one.done and len(one.tokens) <= self._model.max_positions]:
@@ -94,8 +105,15 @@ class ModelDrafter:
         ends = [len(one.tokens) for one in live]
         hidden = self._forward(live, [end - 1 for end in ends], ends)
         logits = self._model.logits(hidden)
-        ids = logits.argmax(-1).tolist()
-        for one, token, fact in zip(live, ids, _facts(logits)):
+        wishes = [one.item.sampling or SamplingParams(temperature=0.0) for one in live]
+        params = sample_params(wishes, ends, DRAW if self._rejection else 0)
+        ids = self._ops.sample(logits, params).tolist()
+        for i, (one, token, fact) in enumerate(zip(live, ids, _facts(logits))):
+            if token < 0:  # nothing finite to draw from
+                one.most = len(one.ids)
+                continue
+            if self._rejection and wishes[i].temperature > 0:
+                one.probs.append(distribution(logits[i : i + 1], one_row(params, i))[0])
             self._valid[one.item.seq_id] = len(one.tokens)
             one.tokens.append(token)
             one.ids.append(token)
@@ -146,4 +164,5 @@ def _blocks(item: Wanted) -> IntArray:
 def _draft(one: Growing) -> Draft:
     if not one.ids:
         return EMPTY
-    return Draft(np.array(one.ids, dtype=np.int32), np.nan_to_num(np.array(one.facts, dtype=np.float64)))
+    facts = np.nan_to_num(np.array(one.facts, dtype=np.float64))
+    return Draft(np.array(one.ids, dtype=np.int32), facts, torch.stack(one.probs) if one.probs else None)

@@ -1,8 +1,9 @@
 """Speculator: drafts, their verification, and what is learnt from it. Lives on the device thread, all of it.
 
 A draft is accepted iff it is the token the target draws itself in that row, with the noise of that position. So what
-is emitted is what plain decoding would have emitted, token for token, however many drafts were right; and because
-every drafter proposes one id per position, no other lossless rule would accept more of them.
+is emitted is what plain decoding would have emitted, token for token, however many drafts were right. Drafts that were
+drawn from a distribution may be judged by rejection sampling instead (``rejection``), which accepts more of them: what
+is emitted then equals plain decoding in distribution, and token for token only where it is greedy.
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ class Speculator:
 
     def _wanted(self, seq_id: int, blocks: IntArray | None = None, most: int | None = None) -> Wanted:
         most = self._most if most is None or self._drafter.eager else most
-        return Wanted(seq_id, self._histories[seq_id].tokens, most, blocks)
+        history = self._histories[seq_id]
+        return Wanted(seq_id, history.tokens, most, blocks, history.start.sampling)
 
     def _ask(self, wanted: Sequence[Wanted]) -> None:
         """Has the drafter propose for those of the sequences that have no draft yet."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +29,7 @@ from .device import DeviceThread
 from .grammars import NO_TOKEN, GrammarMasks, Grammars
 from .packer import Packer
 from .prompt_scores import ScoreSlice, moved, plan_scores, score
+from .rejection import drafted_rows, settle
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
 from .speculator import Run, Speculator, Verdict, Verification
@@ -142,7 +144,10 @@ class Worker:
         if rows:
             assert handle.logits is not None
             masks = handle.masks.spread([len(verification.drafts[i]) + 1 for i in np.flatnonzero(handle.plan.samples)])
-            plan = plan_sampling(rows, masks.apply if masks.words else None)
+            drafted = drafted_rows([verification.drafts[i] for i in np.flatnonzero(handle.plan.samples)])
+            plan = plan_sampling(
+                rows, masks.apply if masks.words else None, partial(settle, slices=drafted) if drafted else None
+            )
             drawn, logprobs = draw(self._runner.ops, handle.logits, plan)
             ids = drawn.numpy()
         handle.logits = None

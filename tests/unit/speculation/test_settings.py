@@ -25,6 +25,7 @@ from headrace.contract.errors import ConfigError
         ({"speculation": "suffix", "suffix_memory": -1}, "suffix_memory"),
         ({"speculation": "draft_model"}, "draft_model"),
         ({"speculation": "ngram", "draft_model": "smollm2-135m-instruct"}, "draft_model"),
+        ({"speculation": "self", "acceptance": "always"}, "acceptance"),
         ({"speculation": "self", "draft_layers": 0}, "draft_layers"),
         ({"cost_lifetime_s": -1.0}, "cost_lifetime_s"),
     ],
@@ -54,7 +55,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(
     prompts = [[1, 2, 3, 1, 2, 3, 1, 2], [7, 8, 9]]
     params = [SamplingParams(max_tokens=30, temperature=t, seed=4, logprobs=1) for t in (0.0, 0.9)]
     answers = []
-    for settings in ({}, {"speculation": method, "speculation_guard": guard, **own}):
+    for settings in ({}, {"speculation": method, "speculation_guard": guard, "acceptance": "exact", **own}):
         with open_tiny(tmp_path / "model", **settings) as llm:
             outputs = llm.generate(prompts, params)
             answers.append([(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs])
