@@ -20,7 +20,7 @@ from .contract.layout import KV_ELEMENT_BYTES
 MAX_TOML_BYTES = 1 << 20
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 BYTE_COUNTS = ("kv_memory", "grammar_cache")
-METHODS = ("none", "ngram", "suffix")
+METHODS = ("none", "ngram", "suffix", "draft_model", "self")
 MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
 MAX_THREADS = 1024  # what the kernels' pool takes
@@ -142,13 +142,21 @@ class SpeculationConfig:
 
     speculation: str = "none"
     """Who guesses: ``none``; ``ngram``: what followed the last few tokens when they occurred before,
-    ``suffix``: the same for the longest run of tokens that did."""
+    ``suffix``: the same for the longest run of tokens that did, ``draft_model``: a smaller model of the same
+    vocabulary, ``self``: the model's own first layers."""
+    draft_model: str | None = None
+    """The smaller model, named as ``model`` is."""
+    draft_layers: int = 2
+    """First layers that guess, for ``self``."""
     max_drafts: int = 10
     """Guesses per sequence and step at most."""
     min_match: int = 2
     """Tokens that must have occurred before: the shortest match, for ``ngram`` and ``suffix``."""
     max_match: int = 4
     """The longest match that ``ngram`` tries."""
+    acceptance: str = "rejection"
+    """When a draft stands. ``exact``: when the model draws it itself, so seeded answers are those of plain decoding.
+    ``rejection``: by rejection sampling where a model drafts, which accepts more; equal for greedy answers only."""
     suffix_memory: int = 0
     """Tokens of finished requests in which ``suffix`` looks too. What one request is about then shows in how fast
     another is answered, never in the answer."""
@@ -291,6 +299,13 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
     _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
     _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
+    rules = ("exact", "rejection")
+    _require(wanted.acceptance in rules, "acceptance", f"must be one of {', '.join(rules)}")
+    needs = wanted.speculation == "draft_model"
+    _require(
+        needs == (wanted.draft_model is not None), "draft_model", "belongs to speculation draft_model, and only there"
+    )
+    _require(wanted.draft_layers >= 1, "draft_layers", "must be at least 1")
     _require(0 <= wanted.suffix_memory <= MOST_MEMORY, "suffix_memory", f"must lie between 0 and {MOST_MEMORY}")
     _require(wanted.max_match <= 32, "max_match", "must be at most 32")
     if wanted.speculation != "none":

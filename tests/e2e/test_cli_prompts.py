@@ -62,6 +62,26 @@ def test_run_streams_the_same_text_and_nothing_else(model: str) -> None:
     assert "loading" in plain.stderr
 
 
+@pytest.mark.parametrize("method", ["ngram", "suffix", "self"])
+def test_run_with_speculation_gives_the_same_text_and_counts_drafts(model: str, method: str, tmp_path: Path) -> None:
+    flags = ["-m", model, *SMALL, "--max-tokens", "30", "--ignore-eos", "--json"]
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[speculation]\nspeculation_guard = false\ndraft_layers = 1\n")
+    plain = reported(headrace("run", "Hello Hello Hello", *flags))
+    drafted = reported(headrace("run", "Hello Hello Hello", *flags, "--speculation", method, "--config", str(settings)))
+    assert drafted["token_ids"] == plain["token_ids"]
+    assert drafted["usage"] == plain["usage"]
+    assert 0 <= drafted["drafts"]["accepted"] <= drafted["drafts"]["verified"]
+    assert drafted["drafts"]["verified"] > 0
+    assert "drafts" not in plain
+
+
+def test_run_refuses_a_speculation_it_does_not_know(model: str) -> None:
+    result = headrace("run", "Hello", "-m", model, *SMALL, "--speculation", "magic")
+    assert result.exit_code == 2
+    assert "speculation" in result.stderr
+
+
 def test_the_prompt_may_come_from_standard_input(model: str) -> None:
     flags = ["-m", model, *SMALL, "--max-tokens", "4", "--json"]
     piped = reported(headrace("run", "-", *flags, stdin="Grüße\n"))

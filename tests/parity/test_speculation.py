@@ -16,6 +16,7 @@ from harness import Outcome, make_engine, request, run
 from test_parity import bits, prompts, requests, wishes
 from test_phases import normal_engine
 
+from headrace.api.drafters import full_group
 from headrace.contract.request import Request
 from headrace.engine.engine import Engine
 from headrace.lab.replay import replay
@@ -23,6 +24,10 @@ from headrace.models.context import Model
 from headrace.obs.recorder import Recorder
 from headrace.obs.recording import read_recording
 from headrace.speculation.ngram import NgramDrafter
+from headrace.worker.kv_tensors import allocate_kv
+from headrace.worker.model_drafter import ModelDrafter
+
+PRESSED = {"num_blocks": 0, "full_sequence_must_fit": False, "max_model_len": 50, "token_budget": 16}
 
 
 def plain(model: Model, items: list[Request], **limits: Any) -> list[Outcome]:
@@ -34,6 +39,14 @@ def plain(model: Model, items: list[Request], **limits: Any) -> list[Outcome]:
 
 def prophet(items: list[Request], outcomes: list[Outcome], wrong: float = 0.2) -> Prophet:
     return Prophet([[*r.prompt_token_ids, *o.token_ids, 7, 8, 9] for r, o in zip(items, outcomes)], wrong)
+
+
+def speculating(model: Model, discipline: str, **settings: Any) -> Engine:
+    """An engine of either discipline."""
+    if discipline == "unified":
+        return make_engine(model, **settings)
+    engine: Engine = normal_engine(model, {"all_interval": 3, "any_interval": 5}, **settings)
+    return engine
 
 
 def speculated(engine: Engine) -> tuple[int, int]:
@@ -123,14 +136,15 @@ def test_k9_a_sequence_skipped_for_want_of_budget_meets_no_unknown_id(tiny: Call
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_k13_prompts_that_end_around_a_block_boundary(model: Model, overlap: bool) -> None:
+@pytest.mark.parametrize("discipline", ["unified", "phases"])
+def test_k13_prompts_that_end_around_a_block_boundary(model: Model, discipline: str, overlap: bool) -> None:
     """Block 8, prompts of block - 1 .. block + drafts; the pool is full of NaN and what is unwritten stays so."""
     rng = random.Random(13)
     items = [request([rng.randrange(61) for _ in range(n)], max_tokens=9) for n in range(7, 15)]
     expected = plain(model, items, block_size=8)
     for item, outcome in zip(items, expected):
         drafter = prophet([item], [outcome], wrong=0.1)
-        engine = make_engine(model, overlap=overlap, drafter=drafter, max_drafts=6, block_size=8)
+        engine = speculating(model, discipline, overlap=overlap, drafter=drafter, max_drafts=6, block_size=8)
         again = request(item.prompt_token_ids, max_tokens=9)
         assert bits(run(engine, [again])) == bits([outcome])
         engine.close()
@@ -174,7 +188,8 @@ def test_k29_what_a_slot_held_before_does_not_matter(model: Model) -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_k31_min_tokens_inside_the_draft_window(model: Model, overlap: bool) -> None:
+@pytest.mark.parametrize("discipline", ["unified", "phases"])
+def test_k31_min_tokens_inside_the_draft_window(model: Model, discipline: str, overlap: bool) -> None:
     """Each sequence would end at once but for ``min_tokens``; drafts reach across that point."""
     rng = random.Random(31)
     prompts = [[rng.randrange(61) for _ in range(6)] for _ in range(6)]
@@ -185,13 +200,14 @@ def test_k31_min_tokens_inside_the_draft_window(model: Model, overlap: bool) -> 
 
     expected = plain(model, items())
     assert {o.finish_reason for o in expected} >= {"stop"}
-    engine = make_engine(model, overlap=overlap, drafter=prophet(items(), expected, wrong=0.05))
+    engine = speculating(model, discipline, overlap=overlap, drafter=prophet(items(), expected, wrong=0.05))
     assert bits(run(engine, items())) == bits(expected)
     engine.close()
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, overlap: bool) -> None:
+@pytest.mark.parametrize("discipline", ["unified", "phases"])
+def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, discipline: str, overlap: bool) -> None:
     """The prophet knows nothing of ends: its drafts run over end-of-sequence, stop ids and ``max_tokens``. Ids,
     logprobs and counts are those of plain decoding; the metrics count what was emitted."""
     prompt = [3, 1, 4, 1, 5]
@@ -202,12 +218,60 @@ def test_k32_runs_that_cross_the_end_are_cut_at_the_right_token(model: Model, ov
     endings += [{"max_tokens": 24, "stop_token_ids": [free.token_ids[n]]} for n in (2, 3)]
     for ending in endings:
         [expected] = plain(model, [request(prompt, **ending)])
-        engine = make_engine(model, overlap=overlap, drafter=Prophet(texts, wrong=0.0))
+        engine = speculating(model, discipline, overlap=overlap, drafter=Prophet(texts, wrong=0.0))
         [outcome] = run(engine, [request(prompt, **ending)])
         assert outcome.bits == expected.bits, ending
         assert len(outcome.logprobs) == 3 * len(outcome.token_ids)
         assert engine.stats.accepted_drafts < len(outcome.token_ids) or len(outcome.token_ids) == 1
         engine.close()
+
+
+def model_drafter(engine: Engine, draft: Model | None = None) -> ModelDrafter:
+    """The engine's own first layers, or ``draft`` with KV full of NaN beside the engine's."""
+    runner = engine.worker._runner  # type: ignore[attr-defined]
+    if draft is None:
+        return ModelDrafter(runner.model.first_layers(2), runner.ops, runner.kv, 4, shares_kv=True)
+    kv = allocate_kv(draft.kv_layout, len(runner.kv[0].k), 4, poison=True)
+    return ModelDrafter(draft, runner.ops, kv, 4, group=full_group(runner.model.kv_layout))
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("limits", [{}, {"token_budget": 9}, PRESSED])
+@pytest.mark.parametrize("own", [True, False])
+def test_model_drafts_change_nothing(
+    model: Model, tiny: Callable[[str], Model], own: bool, limits: dict[str, Any], overlap: bool
+) -> None:
+    """Drafts by the model's first layers, and by another model; also under preemption and with a warm cache."""
+    items, groups = requests(), len(model.kv_layout.groups)
+    if "num_blocks" in limits:
+        limits = limits | {"num_blocks": 14 * groups + 1}
+    expected = plain(model, items)
+    engine = make_engine(model, overlap=overlap, drafter=Prophet([]), **limits)
+    engine.worker._speculator._drafter = model_drafter(engine, None if own else tiny("llama"))  # type: ignore[attr-defined]
+    assert bits(run(engine, requests())) == bits(expected)
+    assert bits(run(engine, requests())) == bits(expected)
+    assert speculated(engine)[0] > 0
+    engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_model_that_drafts_for_itself_is_always_right(tiny: Callable[[str], Model], overlap: bool) -> None:
+    """The same model as its own draft model: every greedy draft is accepted, after prefix hits and preemptions too."""
+    model = tiny("llama")
+    groups = len(model.kv_layout.groups)
+    rng = random.Random(6)
+    items = [[rng.randrange(61) for _ in range(rng.randrange(3, 30))] for _ in range(6)]
+    engine = make_engine(model, overlap=overlap, drafter=Prophet([]), **PRESSED | {"num_blocks": 14 * groups + 1})
+    engine.worker._speculator._drafter = model_drafter(engine, model)  # type: ignore[attr-defined]
+    for _ in range(2):
+        run(engine, [request(prompt, max_tokens=12) for prompt in items])
+        run(engine, [request(items[-1], max_tokens=12)])
+    assert engine.core.num_preemptions > 0
+    assert engine.core.prefix_hits > 0
+    verified, accepted = speculated(engine)
+    assert accepted > 60
+    assert verified - accepted <= 2 * 6 * 6, "only what reached past an end may be missing"
+    engine.close()
 
 
 def test_prompt_logprobs_of_a_neighbour_stay_with_their_rows(tiny: Callable[[str], Model]) -> None:

@@ -12,14 +12,13 @@ from headrace import env
 from headrace._core import StepCost
 from headrace.config import EngineConfig
 from headrace.engine.drafting import CostWatch, Drafting
-from headrace.speculation.drafter import Drafter
 from headrace.speculation.guard import Guard
-from headrace.speculation.ngram import NgramDrafter
-from headrace.speculation.suffix import SuffixDrafter
 from headrace.worker.cost_curve import Curve, CurveKey, load, measure, save
 from headrace.worker.profile import profiled_sizes, run_rows
 from headrace.worker.runner import Runner
 from headrace.worker.speculator import Speculator
+
+from .drafters import open_drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threa
     wanted = config.speculation
     if wanted.speculation == "none":
         return Speculation()
-    speculator = Speculator(_open_drafter(config), wanted.max_drafts, config.cache.block_size)
+    speculator = Speculator(open_drafter(config, runner), wanted.max_drafts, config.cache.block_size)
     if not wanted.speculation_guard:
         return Speculation(speculator, Drafting(wanted.max_drafts))
     curve = cost_curve(config, runner, CurveKey(model, machine_name(num_threads), _mode(config)))
@@ -79,10 +78,3 @@ def cost_curve(config: EngineConfig, runner: Runner, key: CurveKey) -> Curve:
         if runner.graphs is not None:
             runner.graphs.modes.clear()  # these were no steps of the engine
     return curve
-
-
-def _open_drafter(config: EngineConfig) -> Drafter:
-    wanted = config.speculation
-    if wanted.speculation == "suffix":
-        return SuffixDrafter(wanted.min_match, wanted.suffix_memory)
-    return NgramDrafter(wanted.min_match, wanted.max_match)

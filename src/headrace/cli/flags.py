@@ -51,7 +51,11 @@ class EngineFlags:
         typer.Option("--deterministic", help="Refuse whatever results could depend on; unseeded draws repeat."),
     ] = False
     speculation: Annotated[
-        str | None, typer.Option(help="Guess tokens and verify them together: none, ngram, suffix.")
+        str | None,
+        typer.Option(help="Guess tokens and verify them together: none, ngram, suffix, draft_model or self."),
+    ] = None
+    draft_model: Annotated[
+        str | None, typer.Option(help="The smaller model that guesses, for --speculation draft_model.")
     ] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
     discipline: Annotated[
@@ -80,6 +84,7 @@ class EngineFlags:
             "data_parallel_size": self.data_parallel_size,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,
+            "draft_model": self.draft_model,
             "max_drafts": self.max_drafts,
             "offline": self.offline or None,
         }

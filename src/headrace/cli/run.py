@@ -44,7 +44,7 @@ def finish(loaded: Loaded, streamed: Streamed, report: ReportFlags) -> None:
     elif not streamed.output.outputs[0].text.endswith("\n"):
         to_stdout("\n")
     if report.verbose:
-        to_stderr(summary(streamed))
+        to_stderr(summary(streamed) + drafts_text(loaded))
     if streamed.exit_code:
         raise typer.Exit(streamed.exit_code)
 
@@ -52,7 +52,23 @@ def finish(loaded: Loaded, streamed: Streamed, report: ReportFlags) -> None:
 def result(loaded: Loaded, streamed: Streamed) -> dict[str, Any]:
     """The JSON object of one completion."""
     record = completion(streamed.output)
-    return {"model": loaded.llm.model_name, **record, "timing": streamed.timing(loaded.load_s)}
+    stats = loaded.llm.engine.stats
+    drafts = {"verified": stats.verified_drafts, "accepted": stats.accepted_drafts}
+    speculation = {"drafts": drafts} if stats.verified_drafts else {}
+    return {
+        "model": loaded.llm.model_name,
+        **record,
+        **speculation,
+        "timing": streamed.timing(loaded.load_s),
+    }
+
+
+def drafts_text(loaded: Loaded) -> str:
+    """What speculation brought, as the end of a line; nothing where no draft was verified."""
+    stats = loaded.llm.engine.stats
+    if not stats.verified_drafts:
+        return ""
+    return f"; {stats.accepted_drafts} of {stats.verified_drafts} drafts accepted"
 
 
 def summary(streamed: Streamed) -> str:

@@ -70,12 +70,13 @@ class StepTimes:
 class Speculated:
     """A step's drafts, per slice (S,): how many were verified, how many of them stand. ``confidences``: per sequence
     that has drafts for its next step, each one's chance to be accepted if all before it are. ``rows`` the step
-    computed, and what that took the device: the forward, and all that decides what is emitted."""
+    computed, and what that took the device: drafting before it, the forward, and all that decides what is emitted."""
 
     verified: IntArray
     accepted: IntArray
     confidences: Mapping[int, list[float]]
     rows: int = 0
+    draft_ms: float = 0.0
     forward_ms: float = 0.0
     sampler_ms: float = 0.0
 

@@ -43,11 +43,12 @@ class CostWatch:
         """Of a step of one row per sequence, sampling included."""
         return self._cost.time_ms(num_seqs, num_seqs)
 
-    def add(self, step: MeasuredStep, sampler_ms: float) -> None:
-        place = bisect_left(self._sizes, step.rows)
+    def add(self, num_seqs: int, report: Speculated) -> None:
+        """A step that only decoded."""
+        place = bisect_left(self._sizes, report.rows)
         if place < len(self._sizes):
-            self._model.add_step(self._sizes[place], step.ms - sampler_ms)
-            self._model.add_sampler(step.num_seqs, sampler_ms)
+            self._model.add_step(self._sizes[place], report.forward_ms)
+            self._model.add_sampler(num_seqs, report.sampler_ms)
 
     def due(self) -> StepCost | None:
         """A new snapshot, every now and then."""
@@ -121,9 +122,10 @@ class Drafting:
         counts.speculating = self.on
 
     def _measure(self, plan: StepPlan, report: Speculated, emitted: int) -> None:
-        step = MeasuredStep(len(plan.seq_ids), report.rows, emitted, report.forward_ms + report.sampler_ms)
+        total_ms = report.draft_ms + report.forward_ms + report.sampler_ms
+        step = MeasuredStep(len(plan.seq_ids), report.rows, emitted, total_ms)
         if self._costs is not None:
-            self._costs.add(step, report.sampler_ms)
+            self._costs.add(step.num_seqs, report)
         if self._guard is None or self._costs is None:
             return
         if self._guard.add(step, self._costs.plain_ms(step.num_seqs)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -71,4 +71,14 @@ class Model(Protocol):
 
     def greedy_ids(self, hidden: Tensor) -> Tensor:
         """What greedy sampling draws from ``logits``, without making them: (R, hidden) -> (R,) int32."""
+        ...
+
+
+@runtime_checkable
+class EarlyExit(Protocol):
+    """A model that can stop early: its first layers alone, with the same final norm and head, guess what it will
+    say."""
+
+    def first_layers(self, count: int) -> Model:
+        """The model of layers 0 .. count - 1; shares parameters, and their KV is the whole model's."""
         ...

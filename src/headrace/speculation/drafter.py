@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.contract.plan import IntArray
+from headrace.contract.request import SamplingParams
 
 FACTS = ("match_length", "entropy", "maximum")
 
@@ -44,13 +45,15 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One sequence that wants drafts: its tokens so far, how many are wanted at most, and how it draws."""
+    """One sequence that wants drafts: its tokens so far, and how many are wanted at most. ``blocks`` (G, max_blocks):
+    its block tables, with room for the draft; only there for drafters that are not eager. ``sampling``: how the
+    sequence draws."""
 
     seq_id: int
     tokens: IntArray
     most: int
-    temperature: float = 0.0
-    seed: int = 0
+    blocks: IntArray | None = None
+    sampling: SamplingParams | None = None
 
 
 class Drafter(Protocol):

@@ -28,6 +28,11 @@ class Runner:
         self.graphs = graphs
         self._kv = kv
 
+    @property
+    def kv(self) -> Sequence[LayerKV]:
+        """Keys and values of every layer."""
+        return self._kv
+
     def context(self, batch: PackedBatch) -> ForwardContext:
         """The batch's arrays as tensors, without copies."""
         groups = [

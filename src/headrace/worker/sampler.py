@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from headrace.contract.plan import IntArray, SequenceStart
+from headrace.contract.request import SamplingParams
 from headrace.contract.result import LogprobArrays
 from headrace.kernels.ops import LogitRules, Logprobs, Ops, SampleParams
 
@@ -30,16 +31,22 @@ class SampleRow:
 class SamplePlan:
     """What the device needs to draw a step's tokens. ``rules`` None: no row changes its logits.
 
-    ``mask`` is applied to the logits after the rules: grammars.
+    ``mask`` is applied to the logits after the rules: grammars. ``settle`` (logits, params, ids) has the last word on
+    the ids: drafts under rejection sampling.
     """
 
     params: SampleParams
     rules: LogitRules | None
     num_logprobs: int | None
     mask: Callable[[Tensor], None] | None = None
+    settle: Callable[[Tensor, SampleParams, Tensor], None] | None = None
 
 
-def plan_sampling(rows: Sequence[SampleRow], mask: Callable[[Tensor], None] | None = None) -> SamplePlan:
+def plan_sampling(
+    rows: Sequence[SampleRow],
+    mask: Callable[[Tensor], None] | None = None,
+    settle: Callable[[Tensor, SampleParams, Tensor], None] | None = None,
+) -> SamplePlan:
     """Arrays for R rows, in order."""
     wanted = [r.start.sampling.logprobs for r in rows if r.start.sampling.logprobs is not None]
     return SamplePlan(
@@ -47,6 +54,7 @@ def plan_sampling(rows: Sequence[SampleRow], mask: Callable[[Tensor], None] | No
         rules=_rules(rows) if any(_has_rules(row) for row in rows) else None,
         num_logprobs=max(wanted) if wanted else None,
         mask=mask,
+        settle=settle,
     )
 
 
@@ -59,15 +67,19 @@ def _longs(values: Iterable[int]) -> Tensor:
 
 
 def _params(rows: Sequence[SampleRow]) -> SampleParams:
-    wishes = [row.start.sampling for row in rows]
+    return sample_params([row.start.sampling for row in rows], [row.position for row in rows])
+
+
+def sample_params(wishes: Sequence[SamplingParams], positions: Sequence[int], stream: int = 0) -> SampleParams:
+    """Arrays for draws at these positions. ``stream`` changes the noise."""
     top_k = np.fromiter((max(0, w.top_k) for w in wishes), dtype=np.int32)
     return SampleParams(
         temperature=_floats(w.temperature for w in wishes),
         top_k=torch.from_numpy(top_k),
         top_p=_floats(w.top_p for w in wishes),
         min_p=_floats(w.min_p for w in wishes),
-        seed=_longs(w.seed or 0 for w in wishes),
-        position=_longs(row.position for row in rows),
+        seed=_longs((w.seed or 0) ^ stream for w in wishes),
+        position=_longs(positions),
     )
 
 
@@ -163,6 +175,8 @@ def draw(ops: Ops, logits: Tensor, plan: SamplePlan) -> tuple[Tensor, LogprobArr
     if plan.mask is not None:
         plan.mask(shaped)
     ids = ops.sample(shaped, plan.params)
+    if plan.settle is not None:
+        plan.settle(shaped, plan.params, ids)
     if plan.num_logprobs is None:
         return ids, None
     return ids, to_arrays(ops.gather_logprobs(logits, ids.clamp(min=0), plan.num_logprobs))

@@ -1,8 +1,9 @@
 """Speculator: drafts, their verification, and what is learnt from it. Lives on the device thread, all of it.
 
 A draft is accepted iff it is the token the target draws itself in that row, with the noise of that position. So what
-is emitted is what plain decoding would have emitted, token for token, however many drafts were right; and because
-every drafter proposes one id per position, no other lossless rule would accept more of them.
+is emitted is what plain decoding would have emitted, token for token, however many drafts were right. Drafts that were
+drawn from a distribution may be judged by rejection sampling instead (``rejection``), which accepts more of them: what
+is emitted then equals plain decoding in distribution, and token for token only where it is greedy.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Verification:
     batch: PackedBatch
     rows: list[Rows]
     drafts: list[Draft]
+    draft_ms: float
     forward_ms: float = 0.0
 
 
@@ -86,17 +88,20 @@ class Speculator:
 
     def revise(self, plan: StepPlan, batch: PackedBatch) -> Verification:
         """The batch as it must be computed, with the drafts this step verifies."""
-        drafts = self._granted(plan)
+        started = perf_counter()
+        drafts = self._granted(plan, batch)
+        drafted = perf_counter()
         rows = slice_rows(plan, batch, self._histories, [draft.ids for draft in drafts])
-        return Verification(lay_out(batch, rows, self._block_size), rows, drafts)
+        return Verification(lay_out(batch, rows, self._block_size), rows, drafts, (drafted - started) * 1000)
 
-    def _granted(self, plan: StepPlan) -> list[Draft]:
+    def _granted(self, plan: StepPlan, batch: PackedBatch) -> list[Draft]:
         """The rows the plan has reserved go to the likeliest drafts, by estimates a step newer than the plan's."""
         reserved = plan.num_drafts.tolist()
         if not any(reserved):
             return [EMPTY] * len(reserved)
         seq_ids = plan.seq_ids.tolist()
-        self._ask([seq_id for seq_id, count in zip(seq_ids, reserved) if count])
+        tables = batch.block_tables
+        self._ask([self._wanted(i, tables[:, s], reserved[s]) for s, i in enumerate(seq_ids) if reserved[s]])
         return self._worth(seq_ids, [self._draft(i).first(count) for i, count in zip(seq_ids, reserved)])
 
     def _worth(self, seq_ids: Sequence[int], drafts: list[Draft]) -> list[Draft]:
@@ -112,14 +117,18 @@ class Speculator:
         history = self._histories.get(seq_id)
         return EMPTY if history is None or history.draft is None else history.draft
 
-    def _ask(self, seq_ids: Sequence[int]) -> None:
+    def _wanted(self, seq_id: int, blocks: IntArray | None = None, most: int | None = None) -> Wanted:
+        most = self._most if most is None or self._drafter.eager else most
+        history = self._histories[seq_id]
+        return Wanted(seq_id, history.tokens, most, blocks, history.start.sampling)
+
+    def _ask(self, wanted: Sequence[Wanted]) -> None:
         """Has the drafter propose for those of the sequences that have no draft yet."""
-        asked = [h for h in (self._histories[i] for i in seq_ids) if h.draft is None and h.start.grammar is None]
-        if not asked:
-            return
-        wanted = [_wanted(history, self._most) for history in asked]
-        for history, draft in zip(asked, self._drafter.propose(wanted)):
-            history.draft = draft
+        histories = self._histories
+        asked = [w for w in wanted if histories[w.seq_id].draft is None and histories[w.seq_id].start.grammar is None]
+        if asked:
+            for item, draft in zip(asked, self._drafter.propose(asked)):
+                histories[item.seq_id].draft = draft
 
     def sample_rows(self, plan: StepPlan, verification: Verification) -> list[SampleRow]:
         """One row per logits row of the sampled slices; a row behind drafts takes them as part of its history."""
@@ -158,6 +167,7 @@ class Speculator:
             self._confidences(plan),
             rows=len(verification.batch.input_ids),
             forward_ms=verification.forward_ms,
+            draft_ms=verification.draft_ms,
             sampler_ms=(perf_counter() - started) * 1000,
         )
         return Verdict(runs, failed, report)
@@ -170,7 +180,8 @@ class Speculator:
 
     def _ask_eagerly(self, plan: StepPlan) -> None:
         if self._drafter.eager:
-            self._ask([i for i, samples in zip(plan.seq_ids.tolist(), plan.samples.tolist()) if samples])
+            sampled = zip(plan.seq_ids.tolist(), plan.samples.tolist())
+            self._ask([self._wanted(seq_id) for seq_id, samples in sampled if samples])
 
     def _confidences(self, plan: StepPlan) -> dict[int, list[float]]:
         drafts = {i: self._draft(i) for i in plan.seq_ids.tolist()}
@@ -186,8 +197,3 @@ def accepted_run(drafts: IntArray, own: IntArray) -> IntArray:
     end = int(wrong[0]) + 1 if len(wrong) else len(own)
     bad = np.flatnonzero(own[:end] < 0)
     return own[: int(bad[0])] if len(bad) else own[:end]
-
-
-def _wanted(history: History, most: int) -> Wanted:
-    sampling = history.start.sampling
-    return Wanted(history.start.seq_id, history.tokens, most, sampling.temperature, sampling.seed or 0)

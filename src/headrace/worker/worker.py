@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +31,7 @@ from .grammars import NO_TOKEN, GrammarMasks, Grammars
 from .packer import Packer
 from .pending_reads import no_pending_reads
 from .prompt_scores import ScoreSlice, moved, plan_scores, score
+from .rejection import drafted_rows, settle
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
 from .speculator import Run, Speculator, Verdict, Verification
@@ -154,8 +156,8 @@ class Worker:
 
     def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
         """The forward of what has really been accepted, and of the drafts that follow it."""
-        started = perf_counter()
         handle.verification = verification = speculator.revise(handle.plan, handle.batch)
+        started = perf_counter()
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
         hidden, handle.drawn = self._runner.forward(batch, self._runner.context(batch), rows)
@@ -177,7 +179,10 @@ class Worker:
         if rows:
             assert handle.drawn is not None
             masks = handle.masks.spread([len(verification.drafts[i]) + 1 for i in np.flatnonzero(handle.plan.samples)])
-            plan = plan_sampling(rows, masks.apply if masks.words else None)
+            drafted = drafted_rows([verification.drafts[i] for i in np.flatnonzero(handle.plan.samples)])
+            plan = plan_sampling(
+                rows, masks.apply if masks.words else None, partial(settle, slices=drafted) if drafted else None
+            )
             drawn, logprobs = draw(self._runner.ops, handle.drawn, plan)
             ids = drawn.numpy()
         handle.drawn = None

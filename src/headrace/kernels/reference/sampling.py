@@ -59,6 +59,13 @@ def sample(logits: Tensor, params: SampleParams) -> Tensor:
     return torch.where(top.isfinite(), drawn, -1).to(torch.int32)
 
 
+def distribution(logits: Tensor, params: SampleParams) -> Tensor:
+    """Probabilities (R, V) that ``sample`` draws from, float32. Rows must have a temperature above 0."""
+    z = (logits - logits.amax(-1, keepdim=True)) / params.temperature[:, None]
+    filtered = (params.top_k > 0) | (params.top_p < 1) | (params.min_p > 0)
+    return (_filter(z, params) if bool(filtered.any()) else z).softmax(-1)
+
+
 def _lowest_argmax(x: Tensor) -> Tensor:
     """Lowest index of each row's maximum (torch.argmax promises no tie rule)."""
     ids = torch.arange(x.shape[1])

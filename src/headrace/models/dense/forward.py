@@ -5,6 +5,8 @@ Every line works row by row, so a row's result does not depend on the rows packe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from headrace.contract.layout import KVLayout
@@ -35,6 +37,13 @@ class DenseModel:
         self.max_positions = config.max_positions
         self.kv_layout = layout
         self.step_cost = step_cost(config)
+
+    def first_layers(self, count: int) -> DenseModel:
+        """See ``EarlyExit``. Raises ValueError unless 1 <= count < layers."""
+        if not 1 <= count < len(self.params.layers):
+            raise ValueError(f"must lie between 1 and {len(self.params.layers) - 1}, got {count}")
+        params = replace(self.params, layers=self.params.layers[:count])
+        return DenseModel(self.config, params, self.kv_layout, self.ops)
 
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden) before the final norm."""

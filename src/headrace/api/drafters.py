@@ -1,0 +1,73 @@
+"""Which drafter a configuration asks for, and what a model must be to draft for another."""
+
+from __future__ import annotations
+
+from headrace.config import EngineConfig, SpeculationConfig, narrow_kv
+from headrace.contract.errors import ConfigError
+from headrace.contract.layout import KVKind, KVLayout
+from headrace.models.context import EarlyExit
+from headrace.models.registry import load_model, require_memory
+from headrace.models.sources import resolve_model
+from headrace.models.weights import open_checkpoint
+from headrace.speculation.drafter import Drafter
+from headrace.speculation.ngram import NgramDrafter
+from headrace.speculation.suffix import SuffixDrafter
+from headrace.worker.kv_tensors import allocate_kv
+from headrace.worker.memory import free_memory_bytes
+from headrace.worker.model_drafter import ModelDrafter
+from headrace.worker.runner import Runner
+
+
+def open_drafter(config: EngineConfig, runner: Runner) -> Drafter:
+    """Raises ConfigError where the model cannot be drafted for in this way."""
+    wanted = config.speculation
+    if wanted.speculation == "draft_model":
+        return _draft_model(config, runner)
+    if wanted.speculation == "self":
+        return _first_layers(wanted, runner, config.cache.block_size)
+    if wanted.speculation == "suffix":
+        return SuffixDrafter(wanted.min_match, wanted.suffix_memory)
+    return NgramDrafter(wanted.min_match, wanted.max_match)
+
+
+def _first_layers(wanted: SpeculationConfig, runner: Runner, block_size: int) -> Drafter:
+    if not isinstance(runner.model, EarlyExit):
+        raise ConfigError("speculation", "this model's first layers cannot run alone")
+    try:
+        first = runner.model.first_layers(wanted.draft_layers)
+    except ValueError as error:
+        raise ConfigError("draft_layers", str(error)) from error
+    return ModelDrafter(
+        first, runner.ops, runner.kv, block_size, shares_kv=True, rejection=wanted.acceptance == "rejection"
+    )
+
+
+def _draft_model(config: EngineConfig, runner: Runner) -> Drafter:
+    """The smaller model, and KV of its own: as many blocks as the target's pool, in memory on top of it."""
+    assert config.speculation.draft_model is not None
+    source = resolve_model(config.speculation.draft_model, offline=config.model.offline)
+    checkpoint, exact = (
+        open_checkpoint(source.path, dummy_seed=0 if source.dummy else None),
+        config.model.dtype == "float32",
+    )
+    require_memory(checkpoint, free_memory_bytes(), exact=exact)
+    model = load_model(checkpoint, runner.ops, exact=exact)
+    if model.vocab_size != runner.model.vocab_size:
+        sizes = f"{model.vocab_size} ids, the model {runner.model.vocab_size}"
+        raise ConfigError("draft_model", f"{source.name} has {sizes}: both must speak the same vocabulary")
+    if any(group.kind != KVKind.FULL for group in model.kv_layout.groups):
+        raise ConfigError("draft_model", f"{source.name} has sliding windows: its keys would need tables of their own")
+    num_blocks, block_size = len(runner.kv[0].k), config.cache.block_size
+    kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow_kv(config))
+    group = full_group(runner.model.kv_layout)
+    return ModelDrafter(
+        model, runner.ops, kv, block_size, group=group, rejection=config.speculation.acceptance == "rejection"
+    )
+
+
+def full_group(layout: KVLayout) -> int:
+    """The target's group whose tables reach from the first token to the last."""
+    for number, group in enumerate(layout.groups):
+        if group.kind == KVKind.FULL:
+            return number
+    raise ConfigError("draft_model", "the model forgets old blocks in every layer: a draft model needs them all")
