@@ -15,7 +15,8 @@ from headrace.engine.engine import Engine
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
-from headrace.kernels.runtime import configure, usable_processors
+from headrace.kernels.runtime import arithmetic, configure, usable_processors
+from headrace.kv.keys import GRAIN
 from headrace.models.context import Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
@@ -27,6 +28,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
+from .kv_launch import open_connector, store_folder
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 DUMMY_SEED = 0
@@ -60,22 +62,28 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
-    core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len)
+    folder = store_folder(config)
+    seal = GRAIN if folder else 0
+    core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
     graphs = Graphs(
         model, ops, kv, settle_policy(config.runtime.graphs, ops.name), (limits.token_budget,), limits.max_seqs
     )
     runner = Runner(model, ops, kv, graphs)
+    worker = Worker(runner, config.cache.block_size)
+    what = arithmetic(ops.name)
+    connector = open_connector(config, folder, source, model.kv_layout, kv, worker, what) if folder else None
     engine = Engine(
         core,
-        Worker(runner, config.cache.block_size),
+        worker,
         overlap=config.runtime.overlap,
         max_waiting=config.scheduler.max_waiting,
         step_timeout_s=config.runtime.step_timeout_s,
         observer=open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len),
         graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
         grammars=open_grammars(config, tokenizer, model.vocab_size),
+        connector=connector,
     )
     return Launched(engine, tokenizer, source.name, model.vocab_size, max_model_len, pool)
 
@@ -153,8 +161,12 @@ def core_settings(config: EngineConfig, layout: KVLayout, num_blocks: int, max_m
     }
 
 
-def build_core(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> Scheduler:
-    return Scheduler(**core_settings(config, layout, num_blocks, max_model_len))  # type: ignore[arg-type]
+def build_core(
+    config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int, *, seal_tokens: int = 0
+) -> Scheduler:
+    """``seal_tokens``: how much KV a store wants to hear of at once; changes no plan, so no recording has it."""
+    settings = core_settings(config, layout, num_blocks, max_model_len)
+    return Scheduler(**settings, seal_tokens=seal_tokens)  # type: ignore[arg-type]
 
 
 def open_recorder(config: EngineConfig, layout: KVLayout, num_blocks: int, max_model_len: int) -> Recorder | None:

@@ -42,6 +42,10 @@ class EngineFlags:
     kv_memory: Annotated[
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None
+    kv_store: Annotated[
+        str | None,
+        typer.Option(help="Folder in which computed KV outlives the engine, or off. Default: the cache's kv."),
+    ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
@@ -55,6 +59,7 @@ class EngineFlags:
             "backend": self.backend,
             "num_threads": self.threads,
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
+            "kv_store": self.kv_store,
             "max_model_len": self.max_model_len,
             "record": None if self.record is None else str(self.record),
             "offline": self.offline or None,

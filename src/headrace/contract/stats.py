@@ -8,7 +8,8 @@ import msgspec
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
-    ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in.
+    ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in,
+    ``kv_store`` what happened between the engine and its store, by name (all counts).
     """
 
     running: int = 0
@@ -25,3 +26,4 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     sampled_tokens: int = 0
     token_budget_left: int = 0
     graph_steps: dict[str, int] = {}
+    kv_store: dict[str, int] = {}

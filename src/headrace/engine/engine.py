@@ -15,7 +15,7 @@ import numpy as np
 from headrace._core import ExtraKeys, Scheduler
 from headrace.contract.errors import HeadraceError
 from headrace.contract.plan import SequenceStart, StepPlan
-from headrace.contract.ports import StepObserver, WorkerPort
+from headrace.contract.ports import KVConnector, StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -25,6 +25,7 @@ from .book import Book, Entry
 from .cadence import Cadence, Unified
 from .grammar_waits import GrammarWaits
 from .intake import Intake
+from .kv_traffic import KVTraffic
 from .outputs import collect_deltas, end_delta
 from .roles import ignored_message
 from .stats import GraphSteps, StepCounts
@@ -54,6 +55,7 @@ class Engine:
         observer: StepObserver | None = None,
         graph_steps: GraphSteps | None = None,
         grammars: GrammarPool | None = None,
+        connector: KVConnector | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -64,10 +66,11 @@ class Engine:
         self._observer = observer
         self._book = Book()
         self._waits = GrammarWaits(grammars, self.intake.poke)
+        self._kv = KVTraffic(connector, core, observer, self.intake.poke)
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._ran = False
-        self._counts = StepCounts(core, graph_steps)
+        self._counts = StepCounts(core, graph_steps, connector.counts if connector else None)
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
@@ -135,6 +138,7 @@ class Engine:
                 self._add(entry)
             else:
                 self._refuse(entry, str(error), error.field)
+        self._kv.poll()
 
     def _refuse(self, entry: Entry, error: str, field: str | None = None) -> None:
         """Ends a request that never reached the core."""
@@ -167,6 +171,7 @@ class Engine:
             return
         if self._observer:
             self._observer.added(entry.seq_id, fields)
+        self._kv.start(entry)
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
@@ -180,6 +185,7 @@ class Engine:
             self._book.close(entry)
             self._deltas.append(end_delta(entry, reason, error))
             return
+        self._kv.cancel(entry)
         self.core.finish(entry.seq_id)
         self._book.close(entry)
         self._deltas.append(end_delta(entry, reason, error))
@@ -227,14 +233,20 @@ class Engine:
                 raise step.error
             result = self.worker.collect(step.handle, self._timeout_s)
         except Exception as error:
-            self._fail(step, error)
+            if not self._kv.load_failed(step.plan.step):
+                self._fail(step, error)
             return
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
+        if self._kv.load_failed(step.plan.step):
+            return  # what this step computed rests on a load that failed; its sequences are computed anew
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
+        self._kv.save(self._book)
         self._deltas += collect_deltas(self._book, commit, result)
+        if self._kv.voided(step.plan.step):
+            return
         for seq_id, message in result.errors.items():
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._end(entry.request.request_id, "error", message)
@@ -246,6 +258,8 @@ class Engine:
         self._counts.failed_steps += 1
         if self._observer:
             self._observer.failed(step.plan.step, message)
+        if self._kv.voided(step.plan.step):
+            return  # its sequences are computed anew already
         for seq_id in alive:
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._end(entry.request.request_id, "error", message)
@@ -262,6 +276,7 @@ class Engine:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)
+        self._kv.close()
         self.worker.close()
         self._waits.close()
         if self._observer:

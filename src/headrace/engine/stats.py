@@ -15,9 +15,12 @@ GraphSteps = Callable[[], dict[str, int]]
 class StepCounts:
     """Owned by the loop's thread. ``snapshot`` is cheap: it reads numbers that exist anyway."""
 
-    def __init__(self, core: Scheduler, graph_steps: GraphSteps | None = None) -> None:
+    def __init__(
+        self, core: Scheduler, graph_steps: GraphSteps | None = None, kv_store: GraphSteps | None = None
+    ) -> None:
         self._core = core
         self._graph_steps = graph_steps or dict
+        self._kv_store = kv_store or dict
         self.steps = 0
         self.failed_steps = 0
         self.scheduled_tokens = 0
@@ -49,4 +52,5 @@ class StepCounts:
             sampled_tokens=self.sampled_tokens,
             token_budget_left=self.token_budget_left,
             graph_steps=self._graph_steps(),
+            kv_store=self._kv_store(),
         )

@@ -38,3 +38,12 @@ def configure(backend: str, num_threads: int, isa: str | None = None) -> None:
         known = ", ".join(runtime.available_isas())
         raise ConfigError("HEADRACE_ISA", f"{isa!r} is not available here; choose one of {known}")
     runtime.set_isa(isa)
+
+
+def arithmetic(backend: str) -> str:
+    """What decides the bits of a result: the backend and, on the CPU, its instruction set."""
+    if backend != "cpu":
+        return backend
+    from .cpu import runtime
+
+    return f"{backend} {runtime.isa()}"

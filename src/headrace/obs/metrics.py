@@ -63,6 +63,7 @@ TABLE: tuple[Metric, ...] = (
     _counter("step_tokens", "Tokens computed in steps, by phase.", ("phase",)),
     _counter("sampled_tokens", "Tokens drawn."),
     _counter("graph_steps", "Steps by the graph mode they ran in.", ("mode",)),
+    _counter("kv_store_events", "What happened between the engine and its KV store.", ("event",)),
     _counter("engine_restarts", "Times the engine process was started again after it died."),
     _counter("prompt_tokens", "Prompt tokens of accepted requests.", alias="prompt_tokens"),
     _counter("generation_tokens", "Tokens generated.", alias="generation_tokens"),

@@ -7,7 +7,7 @@ been collected, because penalties and end rules look at its tokens. All failures
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +85,10 @@ class Worker:
         except TimeoutError as error:
             raise WorkerError(f"step {handle.plan.step} did not finish within {timeout_s:g} s") from error
         return self._result(handle, tokens, logprobs)
+
+    def launch(self, work: Callable[[], Any]) -> Future[Any]:
+        """Queues work of others that touches the KV (a store's copies), in order with the steps."""
+        return self._device.launch(work)
 
     def close(self) -> None:
         self._device.close()

@@ -134,6 +134,8 @@ class EngineHost:
         put("step_tokens", stats.decode_tokens, "decode")
         put("step_tokens", stats.scheduled_tokens - stats.decode_tokens, "prefill")
         put("sampled_tokens", stats.sampled_tokens)
+        for event, count in stats.kv_store.items():
+            put("kv_store_events", count, event)
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
         put("engine_up", float(self.llm.client.alive))

@@ -1,0 +1,80 @@
+"""The KV store of an engine: whether there is one, where, and what its entries are bound to. Composition only."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from headrace import env
+from headrace.config import EngineConfig, narrow_kv
+from headrace.contract.errors import ConfigError
+from headrace.contract.layout import KVLayout
+from headrace.kv.connector import OpenStore, StoreConnector
+from headrace.kv.disk import FOLDER_MODE
+from headrace.kv.keys import GRAIN, namespace_digest
+from headrace.kv.local import LocalStore
+from headrace.kv.place import OFF, default_folder, settle_capacity
+from headrace.kv.records import record_specs
+from headrace.kv.weights import model_files, weights_digest
+from headrace.models.context import LayerKV
+from headrace.models.sources import ModelSource
+from headrace.worker.kv_transfer import KVTransfer
+from headrace.worker.worker import Worker
+
+log = logging.getLogger("headrace.kv")
+
+RECORD_FORMAT = "1"
+
+
+def store_folder(config: EngineConfig) -> Path | None:
+    """Where the engine's KV store is; None: there is none. Raises ConfigError for a store that could never work."""
+    wish = config.cache.kv_store
+    named = wish != "auto"
+    if not named:
+        wish = env.kv_store() or str(default_folder(env.cache_dir()))
+    if wish == OFF:
+        return None
+    if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
+        if named:
+            raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
+        log.info("no KV store: it needs prefix caching and a block_size that divides %d", GRAIN)
+        return None
+    return Path(wish).expanduser()
+
+
+def open_connector(
+    config: EngineConfig,
+    folder: Path,
+    source: ModelSource,
+    layout: KVLayout,
+    layers: list[LayerKV],
+    worker: Worker,
+    arithmetic: str,
+) -> StoreConnector:
+    """The connector to the store at ``folder``, which opens in the background.
+
+    ``arithmetic`` names what computes (backend, instruction set): others may round otherwise.
+    """
+    narrow = narrow_kv(config)
+    specs = record_specs(layout, 2 if narrow else 4)
+
+    def open_store() -> OpenStore:
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        weights = weights_digest(model_files(source.path), folder / "weights.json")
+        space = namespace_digest(
+            [
+                ("record format", RECORD_FORMAT),
+                ("grain", str(GRAIN)),
+                ("weights", weights if not source.dummy else f"dummy {weights}"),
+                ("dtype", config.model.dtype),
+                ("kv dtype", "bfloat16" if narrow else "float32"),
+                ("arithmetic", arithmetic),
+                ("layout", repr(layout)),
+            ]
+        )
+        held = sum(p.stat().st_size for p in (folder / "segments").glob("*")) if folder.exists() else 0
+        capacity = settle_capacity(folder, config.cache.kv_store_size, held)
+        return OpenStore(LocalStore(folder, capacity, name_space=space[:16]), space)
+
+    mover = KVTransfer(layers, specs, config.cache.block_size, worker.launch)
+    return StoreConnector(open_store, specs, mover)
