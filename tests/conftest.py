@@ -1,7 +1,10 @@
-"""For every test: hidden waits inside a launch are errors, and outputs are overwritten after their turn."""
+"""For every test: hidden waits inside a launch are errors, outputs are overwritten after their turn, and no test reads
+what another stored: engines have a KV store only where a test gives them one."""
 
 from __future__ import annotations
 
 import os
 
-os.environ.setdefault("HEADRACE_OVERLAP_CHECKS", "1")  # before any engine starts; processes of tests inherit it
+# Before any engine starts; processes of tests inherit both.
+os.environ.setdefault("HEADRACE_OVERLAP_CHECKS", "1")
+os.environ["HEADRACE_KV_STORE"] = "off"

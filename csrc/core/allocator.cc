@@ -257,7 +257,8 @@ std::int32_t Allocator::free(Sequence& seq) {
   return count;
 }
 
-std::vector<ImportedBlock> Allocator::import_prefix(Sequence& seq, std::int32_t num_tokens, std::int32_t reserve) {
+std::vector<ImportedBlock> Allocator::import_prefix(Sequence& seq, std::int32_t num_tokens, std::int32_t first,
+                                                    std::int32_t reserve) {
   if (!pool_.caching() || !seq.spec.reads_cache) return {};
   extend_chain(seq);
   const auto known = static_cast<std::int32_t>(seq.tokens.size());
@@ -269,7 +270,7 @@ std::vector<ImportedBlock> Allocator::import_prefix(Sequence& seq, std::int32_t 
       if (i < first_visible(groups_[g], end * block_size_) / block_size_) continue;
       const BlockId block = pool_.find(seq.chain[i], g);
       if (block != kNullBlock) kept.push_back(block);
-      if (block == kNullBlock) imported.push_back({g, i, kNullBlock});
+      if (block == kNullBlock && i * block_size_ >= first) imported.push_back({g, i, kNullBlock});
     }
   pool_.touch(kept);
   if (static_cast<std::int32_t>(imported.size()) + reserve > pool_.num_free()) imported.clear();

@@ -63,10 +63,11 @@ class Allocator {
   void extend_chain(Sequence& seq);
   // Names the full blocks among the first `num_tokens` positions; returns those newly named.
   std::vector<BlockId> name_blocks(Sequence& seq, std::int32_t num_tokens);
-  // Takes blocks for those of the first `num_tokens` positions that the pool does not hold, names them after the
+  // Takes blocks for those of the positions [first, num_tokens) that the pool does not hold, names them after the
   // sequence's content and frees them at once: from now on they are hits, so their content must be written before any
   // later step runs. All or nothing; `reserve` blocks stay free; empty where nothing can or need be done.
-  std::vector<ImportedBlock> import_prefix(Sequence& seq, std::int32_t num_tokens, std::int32_t reserve);
+  std::vector<ImportedBlock> import_prefix(Sequence& seq, std::int32_t num_tokens, std::int32_t first,
+                                           std::int32_t reserve);
   std::vector<std::vector<BlockId>> held(const Sequence& seq) const { return seq.blocks; }
 
  private:

@@ -28,6 +28,7 @@ struct SchedulerConfig {
 struct Sealed {
   SeqId seq = 0;
   std::int32_t index = 0;
+  std::vector<Token> tokens;
   std::vector<BlockId> blocks;
 };
 
@@ -114,7 +115,7 @@ class Scheduler {
   // Tokens of a sequence that the pool holds now. Changes nothing that can be observed.
   std::int32_t cached_tokens(SeqId id);
   // Blocks for stored KV of a waiting sequence, to be filled before any step planned later; see Allocator.
-  std::vector<ImportedBlock> import_prefix(SeqId id, std::int32_t num_tokens);
+  std::vector<ImportedBlock> import_prefix(SeqId id, std::int32_t num_tokens, std::int32_t first = 0);
 
   const Sequence* find(SeqId id) const;
   std::size_t num_waiting() const { return queues_.num_waiting(); }

@@ -14,7 +14,8 @@ void Scheduler::seal(Sequence& seq) {
   if (grain == 0) return;
   const std::int32_t valid = std::min(seq.ledger.num_valid(), seq.ledger.num_tokens());
   for (; (seq.num_sealed + 1) * grain <= valid; ++seq.num_sealed) {
-    Sealed sealed{seq.id(), seq.num_sealed, {}};
+    const auto start = seq.tokens.begin() + std::ptrdiff_t{seq.num_sealed} * grain;
+    Sealed sealed{seq.id(), seq.num_sealed, {start, start + grain}, {}};
     for (const auto& blocks : seq.blocks) {
       const auto first = blocks.begin() + std::ptrdiff_t{seq.num_sealed} * per_grain;
       sealed.blocks.insert(sealed.blocks.end(), first, first + per_grain);
@@ -30,11 +31,12 @@ std::int32_t Scheduler::cached_tokens(SeqId id) {
   return it == sequences_.end() ? 0 : allocator_.find_hit(*it->second).num_tokens;
 }
 
-std::vector<ImportedBlock> Scheduler::import_prefix(SeqId id, std::int32_t num_tokens) {
+std::vector<ImportedBlock> Scheduler::import_prefix(SeqId id, std::int32_t num_tokens, std::int32_t first) {
   const auto it = sequences_.find(id);
   if (num_tokens < 0) throw InvalidField("num_tokens", "must not be negative");
+  if (first < 0) throw InvalidField("first", "must not be negative");
   if (it == sequences_.end() || it->second->status != Status::kWaiting || it->second->started()) return {};
-  return allocator_.import_prefix(*it->second, num_tokens, config_.limits.watermark_blocks);
+  return allocator_.import_prefix(*it->second, num_tokens, first, config_.limits.watermark_blocks);
 }
 
 }  // namespace headrace::core

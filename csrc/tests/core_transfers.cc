@@ -32,11 +32,11 @@ TEST(transfers_a_stretch_is_sealed_when_its_step_has_returned) {
   driver.commit();
   std::vector<Sealed> sealed = driver.core.take_sealed();
   CHECK_EQ(sealed.size(), 1u);
-  CHECK(sealed[0].seq == 1 && sealed[0].index == 0);
+  CHECK(sealed[0].seq == 1 && sealed[0].index == 0 && sealed[0].tokens == prompt_of(8));
   CHECK(sealed[0].blocks == std::vector<BlockId>(blocks.begin(), blocks.begin() + 2));
   driver.commit();
   sealed = driver.core.take_sealed();
-  CHECK(sealed.size() == 1 && sealed[0].index == 1);
+  CHECK(sealed.size() == 1 && sealed[0].index == 1 && sealed[0].tokens == prompt_of(8, 8));
   driver.run_dry();  // the third is sealed by the step that ends the sequence, its blocks still named
   sealed = driver.core.take_sealed();
   CHECK(sealed.size() == 1 && sealed[0].index == 2);
@@ -88,6 +88,16 @@ TEST(transfers_import_leaves_a_token_to_compute_and_takes_only_what_is_missing) 
   CHECK_EQ(more.size(), 1u);
   CHECK_EQ(more[0].position, 2);
   CHECK_EQ(driver.core.cached_tokens(1), 12);
+}
+
+TEST(transfers_import_may_begin_behind_what_is_fetched) {
+  Driver driver(config_of());
+  driver.core.add(spec_of(1, 20, false));
+  const auto imported = driver.core.import_prefix(1, 16, 8);
+  CHECK(imported.size() == 2 && imported[0].position == 3 && imported[1].position == 2);
+  CHECK_EQ(driver.core.cached_tokens(1), 0);  // what is before them is not here
+  CHECK_EQ(driver.core.import_prefix(1, 8).size(), 2u);
+  CHECK_EQ(driver.core.cached_tokens(1), 16);
 }
 
 TEST(transfers_import_is_all_or_nothing_and_keeps_what_is_cached) {

@@ -324,15 +324,15 @@ class Scheduler:
 
     def reset_prefix_cache(self, reset_running: bool = False) -> bool: ...
 
-    def take_sealed(self) -> list[tuple[int, int, list[int]]]:
+    def take_sealed(self) -> list[tuple[int, int, list[int], list[int]]]:
         """
-        (sequence, index, blocks group after group) of stretches whose KV has become final; true until a plan.
+        (sequence, index, tokens, blocks group after group) of stretches whose KV has become final; true until a plan.
         """
 
     def cached_tokens(self, id: int) -> int:
         """Tokens of a sequence that the pool holds now."""
 
-    def import_prefix(self, id: int, num_tokens: int) -> list[tuple[int, int, int]]:
+    def import_prefix(self, id: int, num_tokens: int, first: int = 0) -> list[tuple[int, int, int]]:
         """
         (group, position in blocks, block) to fill before any step planned later. Empty: nothing to fill.
         """

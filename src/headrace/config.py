@@ -19,7 +19,8 @@ from .contract.layout import KV_ELEMENT_BYTES
 
 MAX_TOML_BYTES = 1 << 20
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
-BYTE_COUNTS = ("kv_memory", "grammar_cache")
+BYTE_COUNTS = ("kv_memory", "grammar_cache", "kv_store_size")
+MIN_STORE_BYTES = 1 << 20
 METHODS = ("none", "ngram", "suffix", "draft_model", "self")
 MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
@@ -63,6 +64,10 @@ class CacheConfig:
     """Reuse the KV of prompts that begin alike."""
     watermark: float = 0.01
     """Share of the pool that stays free when a waiting sequence is admitted."""
+    kv_store: str = "auto"
+    """Folder in which computed KV outlives the engine, or ``off``; ``auto``: ``kv`` in the cache folder."""
+    kv_store_size: int | None = None
+    """Bytes that folder may take; None: 4 GiB, but no more than a tenth of the disk that is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +282,9 @@ def check(config: EngineConfig) -> None:
     _require(0 < config.cache.kv_memory_fraction < 1, "kv_memory_fraction", "must lie between 0 and 1")
     kv_memory = config.cache.kv_memory
     _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
+    size = config.cache.kv_store_size
+    _require(bool(config.cache.kv_store), "kv_store", "must be a folder, off or auto")
+    _require(size is None or size >= MIN_STORE_BYTES, "kv_store_size", f"must be at least {MIN_STORE_BYTES}")
     _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
     _require(1 <= config.scheduler.token_budget <= 1 << 20, "token_budget", "must lie between 1 and 1048576")
     _require(1 <= config.scheduler.max_seqs <= 1 << 16, "max_seqs", "must lie between 1 and 65536")

@@ -30,6 +30,11 @@ def test_data() -> Path | None:
     return Path(value) if value else None
 
 
+def kv_store() -> str | None:
+    """``HEADRACE_KV_STORE``: folder of the KV store, or ``off``. Default: ``kv`` in the cache folder."""
+    return os.environ.get("HEADRACE_KV_STORE") or None
+
+
 def num_threads() -> int | None:
     """``HEADRACE_NUM_THREADS``: threads of the kernel pool. Default: the engine decides."""
     value = os.environ.get("HEADRACE_NUM_THREADS")

@@ -190,21 +190,24 @@ void bind_scheduler(nb::module_& m) {
       .def(
           "take_sealed",
           [](Scheduler& self) {
-            std::vector<std::tuple<core::SeqId, std::int32_t, std::vector<core::BlockId>>> out;
-            for (core::Sealed& s : self.take_sealed()) out.emplace_back(s.seq, s.index, std::move(s.blocks));
+            std::vector<std::tuple<core::SeqId, std::int32_t, std::vector<core::Token>, std::vector<core::BlockId>>>
+                out;
+            for (core::Sealed& s : self.take_sealed())
+              out.emplace_back(s.seq, s.index, std::move(s.tokens), std::move(s.blocks));
             return out;
           },
-          "(sequence, index, blocks group after group) of stretches whose KV has become final; true until a plan.")
+          "(sequence, index, tokens, blocks group after group) of stretches whose KV has become final; true until a "
+          "plan.")
       .def("cached_tokens", &Scheduler::cached_tokens, "id"_a, "Tokens of a sequence that the pool holds now.")
       .def(
           "import_prefix",
-          [](Scheduler& self, core::SeqId id, std::int32_t num_tokens) {
+          [](Scheduler& self, core::SeqId id, std::int32_t num_tokens, std::int32_t first) {
             std::vector<std::tuple<std::int32_t, std::int32_t, core::BlockId>> out;
-            for (const core::ImportedBlock& b : self.import_prefix(id, num_tokens))
+            for (const core::ImportedBlock& b : self.import_prefix(id, num_tokens, first))
               out.emplace_back(b.group, b.position, b.block);
             return out;
           },
-          "id"_a, "num_tokens"_a,
+          "id"_a, "num_tokens"_a, "first"_a = 0,
           "(group, position in blocks, block) to fill before any step planned later. Empty: nothing to fill.")
       .def("inspect", &inspect, "id"_a, "A sequence's counts and blocks as a dict, for tests and explanations.")
       .def(

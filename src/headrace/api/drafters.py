@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.config import EngineConfig, SpeculationConfig, narrow_kv
+from headrace.config import EngineConfig, SpeculationConfig, kv_format
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVKind, KVLayout
+from headrace.contract.layout import KVKind, Layout
 from headrace.models.context import EarlyExit
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import resolve_model
@@ -58,14 +58,14 @@ def _draft_model(config: EngineConfig, runner: Runner) -> Drafter:
     if any(group.kind != KVKind.FULL for group in model.kv_layout.groups):
         raise ConfigError("draft_model", f"{source.name} has sliding windows: its keys would need tables of their own")
     num_blocks, block_size = len(runner.kv[0].k), config.cache.block_size
-    kv = allocate_kv(model.kv_layout, num_blocks, block_size, narrow=narrow_kv(config))
+    kv = allocate_kv(model.kv_layout, num_blocks, block_size, kv=kv_format(config))
     group = full_group(runner.model.kv_layout)
     return ModelDrafter(
         model, runner.ops, kv, block_size, group=group, rejection=config.speculation.acceptance == "rejection"
     )
 
 
-def full_group(layout: KVLayout) -> int:
+def full_group(layout: Layout) -> int:
     """The target's group whose tables reach from the first token to the last."""
     for number, group in enumerate(layout.groups):
         if group.kind == KVKind.FULL:

@@ -24,7 +24,8 @@ from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.ops import Ops
 from headrace.kernels.placement import Placement
 from headrace.kernels.resolve import resolve_ops
-from headrace.kernels.runtime import caller_binding, configure, usable_processors
+from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
+from headrace.kv.keys import GRAIN
 from headrace.models.context import Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
@@ -39,6 +40,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
+from .kv_launch import open_connector, store_folder
 from .speculation import most_logits, open_speculation
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
@@ -123,7 +125,9 @@ def build_engine(
 ) -> Engine:
     """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
-    core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role)
+    folder = store_folder(config, model.kv_layout)
+    seal = GRAIN if folder else 0
+    core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))
     limits = config.scheduler
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
@@ -138,6 +142,9 @@ def build_engine(
         enter=caller_binding(parts.placement),
         speculator=speculation.speculator,
     )
+    connector = None
+    if folder is not None:
+        connector = open_connector(config, folder, parts.source, model.kv_layout, kv, worker, arithmetic(ops.name))
     recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
     return Engine(
         core,
@@ -152,6 +159,7 @@ def build_engine(
         guard=guard,
         drafting=speculation.drafting,
         relay=None if relay is None else relay(worker, recorder),
+        connector=connector,
     )
 
 
@@ -253,9 +261,17 @@ def core_settings(
 
 
 def build_core(
-    config: EngineConfig, layout: Layout, num_blocks: int, max_model_len: int, role: RoleConfig
+    config: EngineConfig,
+    layout: Layout,
+    num_blocks: int,
+    max_model_len: int,
+    role: RoleConfig,
+    *,
+    seal_tokens: int = 0,
 ) -> Scheduler:
-    return Scheduler(**core_settings(config, layout, num_blocks, max_model_len, role))  # type: ignore[arg-type]
+    """``seal_tokens``: how much KV a store wants to hear of at once; changes no plan, so no recording has it."""
+    settings = core_settings(config, layout, num_blocks, max_model_len, role)
+    return Scheduler(**settings, seal_tokens=seal_tokens)  # type: ignore[arg-type]
 
 
 def open_recorder(

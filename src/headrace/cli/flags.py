@@ -45,6 +45,10 @@ class EngineFlags:
     kv_dtype: Annotated[
         str | None, typer.Option(help="How the KV cache is kept: auto, float32, bfloat16, int16 or int8.")
     ] = None
+    kv_store: Annotated[
+        str | None,
+        typer.Option(help="Folder in which computed KV outlives the engine, or off. Default: the cache's kv."),
+    ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     deterministic: Annotated[
         bool,
@@ -78,6 +82,7 @@ class EngineFlags:
             "num_threads": self.threads,
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
             "kv_dtype": self.kv_dtype,
+            "kv_store": self.kv_store,
             "max_model_len": self.max_model_len,
             "deterministic": self.deterministic or None,
             "discipline": self.discipline,

@@ -28,7 +28,8 @@ class OverlapStats(msgspec.Struct, frozen=True, kw_only=True):
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
-    ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in.
+    ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in,
+    ``kv_store`` what happened between the engine and its store, by name (all counts).
     ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
     ``votes`` counts a voted group's decisions by what came of them, ``vote_wait_s`` is the time spent on them.
     ``attended`` counts pairs of a computed token and a position it may look at. ``busy_s``: seconds with a step under
@@ -57,6 +58,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     speculating: bool = False
     graph_steps: dict[str, int] = {}
     overlap: OverlapStats = OverlapStats()
+    kv_store: dict[str, int] = {}
     votes: dict[str, int] = {}
     vote_wait_s: float = 0.0
 

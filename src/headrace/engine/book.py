@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.contract.ports import KVSession
 from headrace.contract.request import Request
 from headrace.contract.result import PromptLogprobs, TokenLogprobs
 
@@ -20,6 +21,7 @@ class Entry:
     num_reported: int = 0
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     grammar: Any = None  # compiled, once it is
+    kv: KVSession | None = None  # its dealings with the KV store, where there is one
 
     def take_prompt_logprobs(self, news: PromptLogprobs) -> None:
         """Files a chunk's rows by position, so that a recomputed chunk overwrites itself."""

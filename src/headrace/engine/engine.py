@@ -13,7 +13,7 @@ from typing import Any
 from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
 from headrace.contract.plan import SequenceStart, StepKind, StepPlan
-from headrace.contract.ports import StepObserver, WorkerPort
+from headrace.contract.ports import KVConnector, StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -25,6 +25,7 @@ from .cadence import Cadence, Unified
 from .drafting import Drafting
 from .hand_over import Relay
 from .intake import Intake
+from .kv_traffic import KVTraffic
 from .outputs import collect_deltas
 from .owned import OwnedOutputs
 from .roster import Roster
@@ -58,6 +59,7 @@ class Engine:
         guard: LaunchGuard | None = None,
         drafting: Drafting | None = None,
         relay: Relay | None = None,
+        connector: KVConnector | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -69,15 +71,22 @@ class Engine:
         self._drafting = drafting
         self._book = Book()
         self._relay = relay
+        self._kv = KVTraffic(connector, core, observer, self.intake.poke)
         self._pending: Step | None = None
         self._deltas: list[TokenDelta] = []
         self._roster = Roster(
-            core, self._book, observer, grammars, tell=lambda last: self._deltas.append(last), wake=self.intake.poke
+            core,
+            self._book,
+            observer,
+            grammars,
+            self._kv,
+            tell=lambda last: self._deltas.append(last),
+            wake=self.intake.poke,
         )
         self._ran = False
         self._guard = guard or LaunchGuard()
         self._outputs = OwnedOutputs(poison=self._guard.on)
-        self._counts = StepCounts(core, graph_steps, self._cadence.votes)
+        self._counts = StepCounts(core, graph_steps, self._cadence.votes, connector.counts if connector else None)
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
@@ -158,6 +167,7 @@ class Engine:
             self._roster.take(request, can_fork)
         self._drain_ends()
         self._roster.turn(can_fork)
+        self._kv.poll()
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
@@ -201,19 +211,25 @@ class Engine:
                 result = self.worker.collect(step.handle, self._timeout_s)
         except Exception as error:
             self._counts.finished()
-            self._fail(step, error)
+            if not self._kv.load_failed(step.plan.step):
+                self._fail(step, error)
             return
         self._counts.finished()
         self._outputs.take(result)
         self._counts.overlap.finished(result.times)
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
+        if self._kv.load_failed(step.plan.step):
+            return  # what this step computed rests on a load that failed; its sequences are computed anew
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
         if self._drafting:
             self._drafting.finished(self.core, step.plan, result, commit, self._counts, self._observer)
+        self._kv.save(self._book)
         self._deltas += collect_deltas(self._book, commit, result)
+        if self._kv.voided(step.plan.step):
+            return
         for seq_id, message in result.errors.items():
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._roster.end(entry.request.request_id, "error", message)
@@ -225,6 +241,8 @@ class Engine:
         self._counts.failed_steps += 1
         if self._observer:
             self._observer.failed(step.plan.step, message)
+        if self._kv.voided(step.plan.step):
+            return  # its sequences are computed anew already
         for seq_id in alive:
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._roster.end(entry.request.request_id, "error", message)
@@ -243,6 +261,7 @@ class Engine:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             self._finish(pending)
+        self._kv.close()
         self.worker.close()
         self._cadence.close()
         self._roster.close()

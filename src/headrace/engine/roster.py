@@ -19,6 +19,7 @@ from .admission import add_sequence, sequence_fields
 from .book import Book, Entry
 from .forks import Forks
 from .grammar_waits import GrammarWaits
+from .kv_traffic import KVTraffic
 from .outputs import end_delta
 from .roles import ignored_message
 
@@ -32,6 +33,7 @@ class Roster:
         book: Book,
         observer: StepObserver | None,
         grammars: GrammarPool | None,
+        kv: KVTraffic,
         *,
         tell: Callable[[TokenDelta], None],
         wake: Callable[[], None],
@@ -42,6 +44,7 @@ class Roster:
         self._tell = tell
         self._forks = Forks(core, book, observer)
         self._waits = GrammarWaits(grammars, wake)
+        self._kv = kv
 
     # -- in -------------------------------------------------------------------------------------------------------
 
@@ -75,6 +78,8 @@ class Roster:
             return
         if self._observer:
             self._observer.added(entry.seq_id, fields)
+        if not outputs:
+            self._kv.start(entry)
 
     def _refuse(self, entry: Entry, error: str, field: str | None = None) -> None:
         """Ends a request that never reached the core."""
@@ -102,6 +107,7 @@ class Roster:
             return
         waited = self._waits.cancel(entry) or self._forks.cancel(entry)
         if not waited:
+            self._kv.cancel(entry)
             self.core.finish(entry.seq_id)
         self._book.close(entry)
         self._tell(end_delta(entry, reason, error))

@@ -23,10 +23,17 @@ GraphSteps = Callable[[], dict[str, int]]
 class StepCounts:
     """Owned by the loop's thread. ``snapshot`` is cheap: it reads numbers that exist anyway."""
 
-    def __init__(self, core: Scheduler, graph_steps: GraphSteps | None = None, votes: Votes | None = None) -> None:
+    def __init__(
+        self,
+        core: Scheduler,
+        graph_steps: GraphSteps | None = None,
+        votes: Votes | None = None,
+        kv_store: GraphSteps | None = None,
+    ) -> None:
         self._core = core
         self._graph_steps = graph_steps or dict
         self._votes: Votes = votes or (lambda: ({}, 0.0))
+        self._kv_store = kv_store or dict
         self.steps = 0
         self.failed_steps = 0
         self.scheduled_tokens = 0
@@ -99,4 +106,5 @@ class StepCounts:
             overlap=self.overlap.snapshot(),
             votes=votes,
             vote_wait_s=vote_wait_s,
+            kv_store=self._kv_store(),
         )

@@ -69,3 +69,12 @@ def caller_binding(placement: Placement) -> Callable[[], None]:
             runtime.prefer_nodes(placement.nodes)
 
     return enter
+
+
+def arithmetic(backend: str) -> str:
+    """What decides the bits of a result: the backend and, on the CPU, its instruction set."""
+    if backend != "cpu":
+        return backend
+    from .cpu import runtime
+
+    return f"{backend} {runtime.isa()}"

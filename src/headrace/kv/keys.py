@@ -61,13 +61,17 @@ def grain_root(name_space: bytes, salt: str) -> bytes:
 
 def grain_chain(root: bytes, tokens: Sequence[int], extras: Extras = NO_EXTRAS) -> list[bytes]:
     """One 32-byte key per full grain of ``tokens``."""
-    words = np.asarray(tokens, dtype="<i4").tobytes()
     keys, parent = [], root
     for start in range(0, len(tokens) // GRAIN * GRAIN, GRAIN):
-        grain = words[4 * start : 4 * (start + GRAIN)]
-        parent = hashlib.sha256(parent + struct.pack("<I", GRAIN) + grain + extras.of_grain(start)).digest()
+        parent = next_key(parent, tokens[start : start + GRAIN], extras.of_grain(start))
         keys.append(parent)
     return keys
+
+
+def next_key(parent: bytes, grain: Sequence[int], extras: bytes = b"") -> bytes:
+    """The key of a grain's tokens behind ``parent``, the key before it or the root."""
+    words = np.asarray(grain, dtype="<i4").tobytes()
+    return hashlib.sha256(parent + struct.pack("<I", GRAIN) + words + extras).digest()
 
 
 def tenant_tag(salt: str) -> bytes:

@@ -255,6 +255,14 @@ class LocalStore:
 
     # -- looking after it ---------------------------------------------------------------------------------------
 
+    def turn_of(self, key: bytes, kind: int) -> int:
+        """The turn a value was stored in; 0 when it is not here."""
+        try:
+            entry = self.index.get(entry_key(key, kind))
+        except Trouble:
+            return 0
+        return 0 if entry is None else entry.turn
+
     def delete(self, key: bytes, kind: int) -> bool:
         """Forgets a value; its bytes are given back with their segment."""
         try:

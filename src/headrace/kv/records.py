@@ -1,7 +1,7 @@
 """Records: what one grain of 128 tokens leaves in the store, how large it is, and when it counts as found.
 
 A record's bytes do not depend on the block size of the engine that wrote it: per layer of the record, keys then
-values, each (num_kv_heads, 128, head_dim). Nothing here touches tensors; ``worker/kv_transfer.py`` does.
+values, each (num_kv_heads, 128, row). Nothing here touches tensors; ``worker/kv_transfer.py`` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVKind, KVLayout
+from headrace.contract.layout import KVKind, KVLayout, kv_row_bytes
 
 from .keys import GRAIN
 
@@ -34,11 +34,15 @@ class Match(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RecordSpec:
-    """One kind of record of one model. ``window`` counts visible positions (TRAILING only), own one included."""
+    """One kind of record of one model: these layers, which are those of these KV groups.
+
+    ``window`` counts visible positions (TRAILING only), own one included.
+    """
 
     kind: RecordKind
     layers: tuple[int, ...]
     bytes_per_grain: int
+    groups: tuple[int, ...] = (0,)
     match: Match = Match.ALL
     window: int = 0
 
@@ -50,19 +54,42 @@ class RecordSpec:
             return num_grains
         return max(0, num_grains * GRAIN - self.window + 1) // GRAIN
 
+    def first_block(self, block_size: int) -> int:
+        """The first block of a grain that must be there: those behind a window's reach from the grain's end need not.
 
-def record_specs(layout: KVLayout, element_bytes: int) -> tuple[RecordSpec, ...]:
+        So a STATE record serves whoever continues at the end of its grain, and nobody who continues inside it.
+        """
+        reach = GRAIN if self.match is Match.ALL else self.window - 1
+        return max(0, GRAIN - reach) // block_size
+
+    def whole(self, blocks: Sequence[int], num_groups: int) -> bool:
+        """Whether a grain's blocks (of all groups, group after group; 0: none) hold what this record needs."""
+        per_group = len(blocks) // num_groups
+        first = self.first_block(GRAIN // per_group)
+        return all(0 not in blocks[g * per_group + first : (g + 1) * per_group] for g in self.groups)
+
+
+def most_grains(specs: Sequence[RecordSpec], num_tokens: int) -> int:
+    """How much of a prompt may be loaded. One token is left to compute; of its last grain's blocks some may be used,
+    but not where a window would have to continue inside a grain: then one grain is given back.
+    """
+    inside = all(spec.match is Match.ALL for spec in specs)
+    return num_tokens // GRAIN if inside else (num_tokens - 1) // GRAIN
+
+
+def record_specs(layout: KVLayout, kv_dtype: str) -> tuple[RecordSpec, ...]:
     """The records of a model: BLOCK for its full-attention layers, one STATE for its sliding ones."""
-    full = tuple(sorted(x for g in layout.groups if g.kind is KVKind.FULL for x in g.layers))
-    sliding = tuple(sorted(x for g in layout.groups if g.kind is KVKind.SLIDING for x in g.layers))
-    per_layer = 2 * GRAIN * layout.num_kv_heads * layout.head_dim * element_bytes
+    per_layer = 2 * GRAIN * layout.num_kv_heads * kv_row_bytes(kv_dtype, layout.head_dim)
     specs = []
-    if full:
-        specs.append(RecordSpec(RecordKind.BLOCK, full, per_layer * len(full)))
-    if sliding:
-        window = max(g.window for g in layout.groups if g.kind is KVKind.SLIDING)
-        size = per_layer * len(sliding)
-        specs.append(RecordSpec(RecordKind.STATE, sliding, size, Match.TRAILING, window))
+    for kind, record, match in (
+        (KVKind.FULL, RecordKind.BLOCK, Match.ALL),
+        (KVKind.SLIDING, RecordKind.STATE, Match.TRAILING),
+    ):
+        groups = tuple(i for i, group in enumerate(layout.groups) if group.kind is kind)
+        layers = tuple(sorted(x for i in groups for x in layout.groups[i].layers))
+        window = max((layout.groups[i].window for i in groups), default=0)
+        if layers:
+            specs.append(RecordSpec(record, layers, per_layer * len(layers), groups, match, window))
     return tuple(specs)
 
 

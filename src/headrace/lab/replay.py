@@ -102,6 +102,8 @@ class Player:
                 return core.fork(event.parent, event.seq_id, prompt, event.outputs)
             case events.Placed():
                 return core.place(event.seq_id)
+            case events.Imported():
+                return core.import_prefix(event.seq_id, event.num_tokens, event.first)
             case events.Judged():
                 return core.set_confidences(event.seq_id, event.confidences)
             case events.Priced():

@@ -160,6 +160,15 @@ class Judged(Event, tag="confidences", kw_only=True):
     confidences: list[float]
 
 
+class Imported(Event, tag="import", kw_only=True):
+    """Stored KV of positions [``first``, ``num_tokens``) was taken into the pool for a waiting sequence."""
+
+    t: float
+    seq_id: int
+    num_tokens: int
+    first: int = 0
+
+
 class Priced(Event, tag="cost", kw_only=True):
     """What verifying more drafts costs from here on; fields are those of the core's ``StepCost``."""
 
@@ -179,7 +188,19 @@ class CacheReset(Event, tag="reset", kw_only=True):
 
 
 Body: TypeAlias = (
-    Added | Finished | Planned | Committed | Failed | Drafted | Readied | CacheReset | Forked | Placed | Judged | Priced
+    Added
+    | Finished
+    | Planned
+    | Committed
+    | Failed
+    | Drafted
+    | Readied
+    | CacheReset
+    | Forked
+    | Placed
+    | Imported
+    | Judged
+    | Priced
 )
 
 PLAN_NUMBERS = (

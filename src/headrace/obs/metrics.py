@@ -85,6 +85,7 @@ TABLE: tuple[Metric, ...] = (
     _counter("rank_step_tokens", "Tokens computed in steps, by rank.", ("rank",)),
     _counter("votes", "Decisions of a voted group by what came of them, by rank.", ("rank", "outcome")),
     _counter("vote_wait_seconds", "Time spent on votes, waiting for other ranks included, by rank.", ("rank",)),
+    _counter("kv_store_events", "What happened between the engine and its KV store.", ("event",)),
     _counter("engine_restarts", "Times the engine process was started again after it died."),
     _counter("prompt_tokens", "Prompt tokens of accepted requests.", alias="prompt_tokens"),
     _counter("generation_tokens", "Tokens generated.", alias="generation_tokens"),

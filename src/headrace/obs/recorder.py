@@ -129,6 +129,9 @@ class Recorder:
     def placed(self, seq_id: int) -> None:
         self._record(events.Placed, seq_id=seq_id)
 
+    def imported(self, seq_id: int, num_tokens: int, first: int) -> None:
+        self._record(events.Imported, seq_id=seq_id, num_tokens=num_tokens, first=first)
+
     def judged(self, seq_id: int, confidences: list[float]) -> None:
         self._record(events.Judged, seq_id=seq_id, confidences=confidences)
 

@@ -132,6 +132,10 @@ class Worker:
             lambda: self._runner.write_blocks(targets, content.result(CONTENT_TIMEOUT_S), sources)
         )
 
+    def launch(self, work: Callable[[], Any]) -> Future[Any]:
+        """Queues work of others that touches the KV (a store's copies), in order with the steps."""
+        return self._device.launch(work)
+
     def close(self) -> None:
         self._device.close()
 

@@ -13,14 +13,14 @@ from headrace.kv.records import Match, RecordKind, RecordSpec, blocks_per_grain,
 FULL = KVGroup(KVKind.FULL, 0, (1, 3))
 SLIDING = KVGroup(KVKind.SLIDING, 200, (0, 2))
 BLOCK = RecordSpec(RecordKind.BLOCK, (0,), 1)
-STATE = RecordSpec(RecordKind.STATE, (1,), 1, Match.TRAILING, 200)
+STATE = RecordSpec(RecordKind.STATE, (1,), 1, (1,), Match.TRAILING, 200)
 
 
 def test_sizes_follow_from_the_layout() -> None:
-    specs = record_specs(KVLayout(4, 2, 16, (FULL, SLIDING)), element_bytes=2)
-    assert [(s.kind, s.layers, s.match) for s in specs] == [
-        (RecordKind.BLOCK, (1, 3), Match.ALL),
-        (RecordKind.STATE, (0, 2), Match.TRAILING),
+    specs = record_specs(KVLayout(4, 2, 16, (FULL, SLIDING)), kv_dtype="bfloat16")
+    assert [(s.kind, s.layers, s.match, s.groups) for s in specs] == [
+        (RecordKind.BLOCK, (1, 3), Match.ALL, (0,)),
+        (RecordKind.STATE, (0, 2), Match.TRAILING, (1,)),
     ]
     assert {s.bytes_per_grain for s in specs} == {2 * 2 * 128 * 2 * 16 * 2}
 
@@ -28,10 +28,10 @@ def test_sizes_follow_from_the_layout() -> None:
 def test_a_window_reaches_back_from_the_next_position() -> None:
     # Position 512 sees 313..512 through a window of 200: grains 2 and 3. One of 129 sees 384..512: grain 3 alone.
     assert STATE.first_needed(4) == 2
-    assert RecordSpec(RecordKind.STATE, (), 1, Match.TRAILING, 129).first_needed(4) == 3
-    assert RecordSpec(RecordKind.STATE, (), 1, Match.TRAILING, 130).first_needed(4) == 2
-    assert RecordSpec(RecordKind.STATE, (), 1, Match.TRAILING, 1).first_needed(4) == 4
-    assert RecordSpec(RecordKind.STATE, (), 1, Match.NONE).first_needed(4) == 4
+    assert RecordSpec(RecordKind.STATE, (), 1, (1,), Match.TRAILING, 129).first_needed(4) == 3
+    assert RecordSpec(RecordKind.STATE, (), 1, (1,), Match.TRAILING, 130).first_needed(4) == 2
+    assert RecordSpec(RecordKind.STATE, (), 1, (1,), Match.TRAILING, 1).first_needed(4) == 4
+    assert RecordSpec(RecordKind.STATE, (), 1, (1,), Match.NONE).first_needed(4) == 4
 
 
 @pytest.mark.parametrize("held", list(itertools.product((False, True), repeat=8)))

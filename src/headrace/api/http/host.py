@@ -182,6 +182,8 @@ class EngineHost:
         put("draft_tokens", stats.verified_drafts)
         put("accepted_draft_tokens", stats.accepted_drafts)
         put("speculating", float(stats.speculating))
+        for event, count in stats.kv_store.items():
+            put("kv_store_events", count, event)
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
         self._put_overlap(stats.overlap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -45,11 +45,18 @@ class Bench:
         return num_tokens <= self.llm.max_model_len
 
 
+def without_store(config: EngineConfig) -> EngineConfig:
+    """The same without a KV store, unless one was asked for: what an earlier run computed must not be measured."""
+    if config.cache.kv_store != "auto":
+        return config
+    return replace(config, cache=replace(config.cache, kv_store="off"))
+
+
 @contextmanager
 def opened(config: EngineConfig) -> Iterator[Bench]:
     """The engine for the length of a ``with``; the limits are measured before it is loaded."""
     file = Path(resolve_model(config.model.model, offline=config.model.offline).path)
-    with LLM(config=config) as llm:
+    with LLM(config=without_store(config)) as llm:
         from headrace import _kernels
 
         peaks = measure_peaks(_kernels.num_threads(), repeats=3)

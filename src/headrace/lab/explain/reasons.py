@@ -104,6 +104,8 @@ def happening_text(event: Body) -> str:
             return f"forked from sequence {event.parent}"
         case events.Placed():
             return "prefilled elsewhere, got its blocks"
+        case events.Imported():
+            return f"stored KV of tokens {event.first} to {event.num_tokens} was taken into the pool"
         case events.Judged():
             return f"drafts judged: {', '.join(f'{c:g}' for c in event.confidences)}"
         case events.Priced():

@@ -11,7 +11,7 @@ Answer = dict[str, Any]
 
 class Peer:
     def load(self, model: str, threads: int, dtype: str = "auto", kv_memory: int | None = None, **_: Any) -> Answer:
-        self._llm = LLM(model, dtype=dtype, num_threads=threads, kv_memory=kv_memory)
+        self._llm = LLM(model, dtype=dtype, num_threads=threads, kv_memory=kv_memory, kv_store="off")
         return {"version": f"headrace {__version__}", "detail": f"dtype {dtype}"}
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> Answer:

@@ -1,0 +1,84 @@
+"""The KV store of an engine: whether there is one, where, and what its entries are bound to. Composition only."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from headrace import env
+from headrace.config import EngineConfig, kv_format
+from headrace.contract.errors import ConfigError
+from headrace.contract.layout import KVLayout, Layout
+from headrace.kv.connector import OpenStore, StoreConnector
+from headrace.kv.disk import FOLDER_MODE
+from headrace.kv.keys import GRAIN, namespace_digest
+from headrace.kv.local import LocalStore
+from headrace.kv.place import OFF, default_folder, settle_capacity
+from headrace.kv.records import record_specs
+from headrace.kv.weights import model_files, weights_digest
+from headrace.models.context import LayerKV
+from headrace.models.sources import ModelSource
+from headrace.worker.kv_transfer import KVTransfer
+from headrace.worker.worker import Worker
+
+log = logging.getLogger("headrace.kv")
+
+RECORD_FORMAT = "1"
+
+
+def store_folder(config: EngineConfig, layout: Layout) -> Path | None:
+    """Where the engine's KV store is; None: there is none. Raises ConfigError for a store that could never work."""
+    wish = config.cache.kv_store
+    named = wish != "auto"
+    if not named:
+        wish = env.kv_store() or str(default_folder(env.cache_dir()))
+    if wish == OFF:
+        return None
+    if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
+        if named:
+            raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
+        log.info("no KV store: it needs prefix caching and a block_size that divides %d", GRAIN)
+        return None
+    if not isinstance(layout, KVLayout) or config.scheduler.discipline != "mixed":
+        if named:
+            raise ConfigError("kv_store", "needs the mixed discipline, and a model that keeps keys and values")
+        return None
+    return Path(wish).expanduser()
+
+
+def open_connector(
+    config: EngineConfig,
+    folder: Path,
+    source: ModelSource,
+    layout: Layout,
+    layers: list[LayerKV],
+    worker: Worker,
+    arithmetic: str,
+) -> StoreConnector:
+    """The connector to the store at ``folder``, which opens in the background.
+
+    ``arithmetic`` names what computes (backend, instruction set): others may round otherwise.
+    """
+    assert isinstance(layout, KVLayout), "store_folder gives no other layout a store"
+    specs = record_specs(layout, kv_format(config))
+
+    def open_store() -> OpenStore:
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        weights = weights_digest(model_files(source.path), folder / "weights.json")
+        space = namespace_digest(
+            [
+                ("record format", RECORD_FORMAT),
+                ("grain", str(GRAIN)),
+                ("weights", weights if not source.dummy else f"dummy {weights}"),
+                ("dtype", config.model.dtype),
+                ("kv dtype", kv_format(config)),
+                ("arithmetic", arithmetic),
+                ("layout", repr(layout)),
+            ]
+        )
+        held = sum(p.stat().st_size for p in (folder / "segments").glob("*")) if folder.exists() else 0
+        capacity = settle_capacity(folder, config.cache.kv_store_size, held)
+        return OpenStore(LocalStore(folder, capacity, name_space=space[:16]), space)
+
+    mover = KVTransfer(layers, specs, config.cache.block_size, worker.launch)
+    return StoreConnector(open_store, specs, mover)

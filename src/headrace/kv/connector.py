@@ -1,0 +1,135 @@
+"""The engine's connector to a store on this machine: fetches on threads of its own, saves on another.
+
+It opens the store in the background, so that an engine's start does not wait for it. A fetch answers within a deadline,
+whatever the disk does; what it answers is in memory and checked. A save that finds no room is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from headrace.contract.errors import StoreError
+from headrace.contract.ports import BlockMover, Bytes
+
+from .budget import Budget
+from .records import RecordSpec
+from .saver import Grain, Saver
+from .session import StoreSession
+
+log = logging.getLogger("headrace.kv")
+
+FETCH_THREADS = 2
+FETCH_BYTES = 1 << 30  # fetched and not yet loaded, all sequences together
+FETCH_TIMEOUT_S = 5.0
+
+
+class Store(Protocol):
+    """What the connector needs of a store; no call raises."""
+
+    def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]: ...
+    def get(self, key: bytes, kind: int) -> Bytes | None: ...
+    def put(
+        self, key: bytes, kind: int, payload: Bytes, *, tenant: bytes, depth: int, turn: int, ttl_class: int
+    ) -> bool: ...
+    def turn_of(self, key: bytes, kind: int) -> int: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStore:
+    """A store and the namespace of this engine's model in it (32 bytes)."""
+
+    store: Store
+    name_space: bytes
+
+
+@dataclass(slots=True)
+class ConnectorCounts:
+    """``hit_tokens`` were offered to sequences; ``late``: fetches past a deadline; ``dropped``: grains not saved."""
+
+    asked: int = 0
+    hit_tokens: int = 0
+    late: int = 0
+    no_memory: int = 0
+    saved: int = 0
+    dropped: int = 0
+
+
+class StoreConnector:
+    """A KVConnector. ``open_store`` is called once, on a thread; StoreError from it turns the connector off."""
+
+    def __init__(
+        self,
+        open_store: Callable[[], OpenStore],
+        specs: Sequence[RecordSpec],
+        mover: BlockMover,
+        *,
+        fetch_timeout_s: float = FETCH_TIMEOUT_S,
+        fetch_bytes: int = FETCH_BYTES,
+    ) -> None:
+        self.specs, self.mover = tuple(specs), mover
+        self.fetch_timeout_s = fetch_timeout_s
+        self.budget = Budget(fetch_bytes)
+        self.tally = ConnectorCounts()
+        self.opened: OpenStore | None = None
+        self.off = False
+        self._ready = threading.Event()
+        self._saver: Saver | None = None
+        self._threads = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="headrace-kv")
+        self._threads.submit(self._open, open_store)
+
+    def _open(self, open_store: Callable[[], OpenStore]) -> None:
+        try:
+            opened = open_store()
+        except (StoreError, OSError, ImportError) as error:
+            self.disable(str(error))
+        else:
+            self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
+            self.opened = opened
+        self._ready.set()
+
+    def wait_opened(self, timeout_s: float) -> OpenStore | None:
+        """The store, once it is open; None when it is not within the time, or never will be. For fetch threads."""
+        self._ready.wait(timeout_s)
+        return None if self.off else self.opened
+
+    def open(
+        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None]
+    ) -> StoreSession:
+        session = StoreSession(self, token_ids, salt, adapter, num_local)
+        if session.worth_asking and not self.off:
+            self.tally.asked += 1
+            session.begin(time.monotonic() + self.fetch_timeout_s)
+            self._threads.submit(session.fetch).add_done_callback(lambda _: wake())
+        return session
+
+    def save(self, session: StoreSession, key: bytes, index: int, blocks: Sequence[int]) -> None:
+        """Notes a sealed grain for the next flush."""
+        if self._saver is not None and not self.off:
+            self._saver.add(Grain(key, session.tenant, index, session.turn, blocks))
+
+    def flush(self) -> None:
+        if self._saver is not None and not self.off:
+            self._saver.flush()
+
+    def counts(self) -> dict[str, int]:
+        return asdict(self.tally)
+
+    def disable(self, reason: str) -> None:
+        if not self.off:
+            log.warning("the KV store is not used: %s", reason)
+        self.off = True
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)  # fetches have deadlines
+        if self._saver is not None:
+            self._saver.close()
+        if self.opened is not None:
+            self.opened.store.close()
+        self.off = True

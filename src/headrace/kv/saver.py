@@ -1,0 +1,132 @@
+"""The saver: copies of sealed grains go from the device into the store, on a thread, behind a bounded queue.
+
+The copy is fenced by the device's order: it is queued after the step that sealed the grain and before any step that may
+reuse its blocks. Where the queue is full a grain is not saved: computing never waits for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.contract.ports import BlockMover, Bytes
+
+from .budget import Budget
+from .records import RecordSpec
+
+if TYPE_CHECKING:
+    from .connector import ConnectorCounts, Store
+
+log = logging.getLogger("headrace.kv")
+
+MOST_BATCHES = 32  # steps whose copies may be under way
+SAVE_BYTES = 256 << 20
+COPY_TIMEOUT_S = 120.0  # of the device, which runs the copy in its turn
+CLOSE_TIMEOUT_S = 30.0
+CHAT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Grain:
+    """A sealed grain and the kinds of it that are not stored yet."""
+
+    key: bytes
+    tenant: bytes
+    index: int
+    turn: int
+    blocks: Sequence[int]
+    kinds: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    grains: list[Grain]
+    copies: Future[list[dict[int, Bytes]]]
+    size: int
+
+
+class Saver:
+    """``add`` and ``flush`` belong to the loop's thread and never wait."""
+
+    def __init__(self, store: Store, specs: Sequence[RecordSpec], mover: BlockMover, tally: ConnectorCounts) -> None:
+        self._store, self._specs, self._mover, self._tally = store, specs, mover, tally
+        self._num_groups = sum(len(spec.groups) for spec in specs)
+        self._budget = Budget(SAVE_BYTES)
+        self._sealed: list[Grain] = []
+        self._under_way: set[bytes] = set()
+        self._queue: queue.Queue[Batch | None] = queue.Queue(MOST_BATCHES)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-kv-save", daemon=True)
+        self._thread.start()
+
+    def add(self, grain: Grain) -> None:
+        """Notes a grain; its blocks are good until the next plan."""
+        if grain.key not in self._under_way:
+            self._sealed.append(grain)
+
+    def flush(self) -> None:
+        """Queues the copies of what was added."""
+        sealed, self._sealed = self._sealed, []
+        grains = self._lacking(sealed)
+        if not grains:
+            return
+        size = len(grains) * sum(spec.bytes_per_grain for spec in self._specs)
+        if self._queue.full() or not self._budget.take(size):
+            self._tally.dropped += len(grains)
+            return
+        try:
+            copies = self._mover.read([grain.blocks for grain in grains])
+        except Exception as error:  # the device is stuck or gone: whoever steps will say so
+            log.debug("nothing is saved: %s", error)
+            self._budget.give(size)
+            self._tally.dropped += len(grains)
+            return
+        self._under_way |= {grain.key for grain in grains}
+        self._queue.put_nowait(Batch(grains, copies, size))  # only this thread puts
+
+    def _lacking(self, sealed: list[Grain]) -> list[Grain]:
+        """Those of which the blocks still hold something that is not stored."""
+        names = [(grain.key, int(spec.kind)) for grain in sealed for spec in self._specs]
+        held = dict(zip(names, self._store.has(names))) if names else {}
+        out = []
+        for grain in {grain.key: grain for grain in sealed}.values():
+            lacking = [spec for spec in self._specs if not held[grain.key, int(spec.kind)]]
+            kinds = frozenset(int(spec.kind) for spec in lacking if spec.whole(grain.blocks, self._num_groups))
+            if kinds:
+                out.append(replace(grain, kinds=kinds))
+        return out
+
+    def _run(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            try:
+                if not self._closing.is_set():
+                    self._store_batch(batch)
+            except Exception as error:  # a step that failed took the copy with it
+                self._tally.dropped += len(batch.grains)
+                log.debug("grains were not saved: %s: %s", type(error).__name__, error)
+            finally:
+                self._under_way -= {grain.key for grain in batch.grains}
+                self._budget.give(batch.size)
+
+    def _store_batch(self, batch: Batch) -> None:
+        for grain, records in zip(batch.grains, batch.copies.result(COPY_TIMEOUT_S)):
+            for kind in sorted(grain.kinds & records.keys()):
+                fields = {"depth": grain.index, "turn": grain.turn, "ttl_class": CHAT}
+                stored = self._store.put(grain.key, kind, records[kind], tenant=grain.tenant, **fields)
+                self._tally.saved += stored
+                self._tally.dropped += not stored
+
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Lets what is queued be stored; what is not within the time is lost."""
+        try:
+            self._queue.put(None, timeout=timeout_s)
+        except queue.Full:
+            self._closing.set()
+            return
+        self._thread.join(timeout_s)
+        self._closing.set()
