@@ -47,7 +47,7 @@ def main() -> int:
     args = parser.parse_args()
     rng = random.Random(0)
     rows = []
-    with LLM(args.model, kv_memory=64 << 20, max_model_len=512) as llm:
+    with LLM(args.model, kv_memory=64 << 20, max_model_len=512, kv_store="off") as llm:
         vocab = 1000 if llm.tokenizer is None else llm.tokenizer.vocab_size
         vocab = min(vocab, llm.vocab_size)
         started = time.monotonic()

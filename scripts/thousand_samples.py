@@ -36,7 +36,9 @@ def main() -> int:
     args = parser.parse_args()
     rng, answers = random.Random(0), set[Any]()
     ours = SamplingParams(max_tokens=12, temperature=1.0, seed=20, logprobs=2)
-    with LLM(args.model, dtype=args.dtype, deterministic=True, kv_memory=256 << 20, max_model_len=512) as llm:
+    with LLM(
+        args.model, dtype=args.dtype, deterministic=True, kv_memory=256 << 20, max_model_len=512, kv_store="off"
+    ) as llm:
         done = 0
         while done < args.samples:
             count = min(32, args.samples - done)

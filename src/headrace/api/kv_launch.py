@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from headrace import env
+from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout, Layout
@@ -68,6 +68,7 @@ def open_connector(
         space = namespace_digest(
             [
                 ("record format", RECORD_FORMAT),
+                ("headrace", __version__),  # another version may round otherwise
                 ("grain", str(GRAIN)),
                 ("weights", weights if not source.dummy else f"dummy {weights}"),
                 ("dtype", config.model.dtype),

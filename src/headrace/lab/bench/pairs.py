@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 
+from .engine_runs import without_store
 from .stats import Spread, spread
 
 ENOUGH = 5
@@ -50,7 +51,7 @@ class Pairs:
 
     def __init__(self, first: EngineConfig, second: EngineConfig) -> None:
         self._stack = ExitStack()
-        self._configs = halved(first), halved(second)
+        self._configs = halved(without_store(first)), halved(without_store(second))
 
     def __enter__(self) -> Pairs:
         with ExitStack() as stack:

@@ -15,6 +15,7 @@ from headrace.contract.errors import ConfigError
 from headrace.contract.request import SamplingParams
 
 from .corpus import ALICE, corpus_text
+from .engine_runs import without_store
 from .report import Curve, Report
 from .stats import spread
 
@@ -61,7 +62,7 @@ def bench_perplexity(config: EngineConfig, window: int = WINDOW, count: int = NU
     kept = {"dtype": config.model.dtype, "kv_dtype": kv_format(config)}
     settings = kept | {"window": window, "text": ALICE.source}
     report = Report("perplexity", settings)
-    with LLM(config=config) as llm:
+    with LLM(config=without_store(config)) as llm:
         report.settings["model"] = llm.model_name
         windows = text_windows(llm, window, count, config.model.offline)
         sums = score_windows(llm, windows)

@@ -15,7 +15,7 @@ from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, HeadraceError
 
-from .engine_runs import greedy
+from .engine_runs import greedy, without_store
 from .report import Curve, Report
 from .speculation_prompts import STORY, copy_code, quote_summary
 from .stats import spread
@@ -45,7 +45,7 @@ def bench_speculation(
     settings = {"speculation": method, "max_drafts": config.speculation.max_drafts, "tokens": tokens}
     report = Report("speculation", settings | {"repeats": repeats})
     with ExitStack() as stack:
-        without, with_drafts = (stack.enter_context(LLM(config=c)) for c in (plain, config))
+        without, with_drafts = (stack.enter_context(LLM(config=without_store(c))) for c in (plain, config))
         report.settings["model"] = with_drafts.model_name
         for name, prompt in workloads(with_drafts).items():
             if len(prompt) + tokens > with_drafts.max_model_len:

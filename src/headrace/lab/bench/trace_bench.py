@@ -14,6 +14,7 @@ from headrace.api.connect import Connected, connect
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 
+from .engine_runs import without_store
 from .report import Curve, Report
 from .stats import spread
 from .trace_drive import Drive, Times
@@ -49,7 +50,7 @@ def bench_trace(
     report = Report("trace", settings | {"model": config.model.model})
     report.settings["prompt_tokens"] = sum(arrival.prompt for arrival in arrivals)
     report.settings["output_tokens"] = sum(arrival.output for arrival in arrivals)
-    configs = {name: contender(config, name, ranks) for name in disciplines}
+    configs = {name: contender(without_store(config), name, ranks) for name in disciplines}
     runs: dict[str, list[Times]] = {name: [] for name in disciplines}
     votes: dict[str, str] = {}
     for number in range(rounds):

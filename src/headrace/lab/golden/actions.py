@@ -15,6 +15,7 @@ from headrace import __version__
 from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
+from headrace.lab.bench.engine_runs import without_store
 from headrace.models.sources import resolve_model
 
 from .baseline import FORMAT, Baseline, Entry, Reason, read, write
@@ -98,7 +99,7 @@ def refresh(config: EngineConfig, folder: Path, reason: str, share: Share | None
 @contextmanager
 def _opened(config: EngineConfig) -> Iterator[Subject]:
     source = resolve_model(config.model.model, offline=config.model.offline)
-    with LLM(config=config) as llm:
+    with LLM(config=without_store(config)) as llm:
         from headrace.kernels.cpu.runtime import isa
 
         key = key_of(config, model_name(source), isa())
