@@ -148,11 +148,14 @@ def test_close_ends_what_is_open(group: GroupClient) -> None:
         group.submit(ask("late", 3), print)
 
 
-def test_one_that_does_not_start_ends_the_start_of_all() -> None:
-    seats = [(rank, 2, "fail") for rank in range(2)]
-    seats[0] = (0, 2, None)
-    with pytest.raises(EngineDead, match="rank 1 of 2: the engine did not start: no such model"):
-        GroupClient(build, seats, votes=False)
+@pytest.mark.parametrize("meets", [False, True])
+def test_one_that_does_not_start_ends_the_start_of_all(meets: bool, tmp_path: Path) -> None:
+    """The other is ready, or waits for it at the meeting point."""
+    seats = [(0, 2, f"file:{tmp_path / 'meeting'}" if meets else None), (1, 2, "fail")]
+    before = time.monotonic()
+    with pytest.raises(EngineDead, match=r"^rank 1 of 2: the engine did not start: no such model"):
+        GroupClient(build, seats, votes=meets)
+    assert time.monotonic() - before < 2 * DEADLINE_S  # far below what a start may take
 
 
 def test_votes_are_counted(tmp_path: Path) -> None:
