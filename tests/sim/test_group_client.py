@@ -138,6 +138,21 @@ def _runs(pid: int | None) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
+def test_a_rank_that_stands_still_ends_the_group(tmp_path: Path) -> None:
+    """The others wait for its vote; the front hears nothing of it and does not wait as long as they would."""
+    seats = [(rank, 2, f"file:{tmp_path / 'meeting'}") for rank in range(2)]
+    client = GroupClient(build, seats, votes=True, silence_timeout_s=8.0)
+    sink = queue.Queue[TokenDelta]()
+    client.submit(ask("long", 20_000), sink.put)
+    sink.get(timeout=DEADLINE_S)
+    stopped = client.pids[1]
+    assert stopped is not None
+    os.kill(stopped, signal.SIGSTOP)
+    assert answer(sink)[1].error == "rank 1 of 2: the engine process gave no sign of life for 8 s"
+    client.close()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in client.pids)
+
+
 def test_close_ends_what_is_open(group: GroupClient) -> None:
     sink = queue.Queue[TokenDelta]()
     group.submit(ask("long", 20_000), sink.put)
@@ -148,11 +163,14 @@ def test_close_ends_what_is_open(group: GroupClient) -> None:
         group.submit(ask("late", 3), print)
 
 
-def test_one_that_does_not_start_ends_the_start_of_all() -> None:
-    seats = [(rank, 2, "fail") for rank in range(2)]
-    seats[0] = (0, 2, None)
-    with pytest.raises(EngineDead, match="rank 1 of 2: the engine did not start: no such model"):
-        GroupClient(build, seats, votes=False)
+@pytest.mark.parametrize("meets", [False, True])
+def test_one_that_does_not_start_ends_the_start_of_all(meets: bool, tmp_path: Path) -> None:
+    """The other is ready, or waits for it at the meeting point."""
+    seats = [(0, 2, f"file:{tmp_path / 'meeting'}" if meets else None), (1, 2, "fail")]
+    before = time.monotonic()
+    with pytest.raises(EngineDead, match=r"^rank 1 of 2: the engine did not start: no such model"):
+        GroupClient(build, seats, votes=meets)
+    assert time.monotonic() - before < 2 * DEADLINE_S  # far below what a start may take
 
 
 def test_votes_are_counted(tmp_path: Path) -> None:

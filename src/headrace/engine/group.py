@@ -18,7 +18,7 @@ from headrace.contract.stats import EngineStats, total_stats
 
 from .client import DeltaSink
 from .messages import Builder
-from .process import START_TIMEOUT_S, ProcessClient
+from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient
 
 
 class Loads:
@@ -69,7 +69,13 @@ class GroupClient:
     """
 
     def __init__(
-        self, build: Builder, arguments: Sequence[Any], *, votes: bool, start_timeout_s: float = START_TIMEOUT_S
+        self,
+        build: Builder,
+        arguments: Sequence[Any],
+        *,
+        votes: bool,
+        start_timeout_s: float = START_TIMEOUT_S,
+        silence_timeout_s: float = SILENCE_TIMEOUT_S,
     ) -> None:
         self._votes = votes
         self._lock = threading.Lock()
@@ -77,14 +83,16 @@ class GroupClient:
         self._closing = False
         self._loads = Loads(len(arguments))
         self._ranks: list[ProcessClient] = []
-        self._ranks = self._start(build, arguments, start_timeout_s)
+        self._ranks = self._start(build, arguments, start_timeout_s, silence_timeout_s)
         self.infos = [rank.info for rank in self._ranks]
         if self._dead is not None:  # one died while another was still starting
             why = self._dead
             self.close()
             raise EngineDead(why)
 
-    def _start(self, build: Builder, arguments: Sequence[Any], timeout_s: float) -> list[ProcessClient]:
+    def _start(
+        self, build: Builder, arguments: Sequence[Any], timeout_s: float, silence_s: float
+    ) -> list[ProcessClient]:
         """All at once, because ranks of a voted group meet before they are ready; one failure ends the wait of all."""
         give_up = threading.Event()
         failures: list[EngineDead] = []
@@ -93,7 +101,12 @@ class GroupClient:
             try:
                 on_dead = lambda why: self._end_all(rank, why)  # noqa: E731
                 return ProcessClient(
-                    build, arguments[rank], start_timeout_s=timeout_s, give_up=give_up, on_dead=on_dead
+                    build,
+                    arguments[rank],
+                    start_timeout_s=timeout_s,
+                    silence_timeout_s=silence_s,
+                    give_up=give_up,
+                    on_dead=on_dead,
                 )
             except EngineDead as error:
                 failures.append(EngineDead(f"rank {rank} of {len(arguments)}: {error}"))

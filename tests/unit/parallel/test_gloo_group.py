@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,7 +82,8 @@ def test_others_that_never_come_are_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank", "address", "field"), [(2, "h:1", "rank"), (0, "here", "address"), (0, "h:x", "address")]
+    ("rank", "address", "field"),
+    [(2, "h:1", "rank"), (0, "here", "address"), (0, "h:x", "address"), (0, "file:", "address")],
 )
 def test_bad_places_are_named(rank: int, address: str, field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: "):
@@ -93,3 +96,22 @@ def test_who_has_left_cannot_vote() -> None:
     group.close()
     with pytest.raises(GroupBroken, match="has left"):
         group.least([1])
+
+
+def test_a_group_may_meet_in_a_file(tmp_path: Path) -> None:
+    address = f"file:{tmp_path / 'meeting'}"
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda rank: GlooGroup(rank, 2, address, timeout_s=30), range(2))
+        answers = pool.map(lambda group: group.least([3 - group.rank, group.rank]), (first, second))
+        assert list(answers) == [[2, 0], [2, 0]]
+    first.close()
+    with pytest.raises(GroupBroken, match="rank 1 of 2: another rank is gone, or did not answer within 30 s"):
+        second.least([1])
+
+
+def test_calls_may_have_a_deadline_of_their_own(tmp_path: Path) -> None:
+    address = f"file:{tmp_path / 'meeting'}"
+    with ThreadPoolExecutor(2) as pool:
+        first, _second = pool.map(lambda rank: GlooGroup(rank, 2, address, 30, call_timeout_s=0.2), range(2))
+    with pytest.raises(GroupBroken, match=r"did not answer within 0\.2 s"):
+        first.least([1])
