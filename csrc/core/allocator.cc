@@ -59,6 +59,7 @@ std::int32_t Allocator::full_hit(const Sequence& seq, std::int32_t group, std::i
     return asked;
   }
   blocks.clear();
+  blocks.reserve(asked);
   hit->chain.assign(seq.chain.begin(), seq.chain.begin() + asked);
   for (std::int32_t i = 0; i < asked; ++i) {
     const BlockId block = pool_.find(seq.chain[i], group, &hit->chain[i]);
