@@ -51,17 +51,18 @@ void Allocator::extend_chain(Sequence& seq) {
 }
 
 // A full group needs every block of the prefix, so the first one missing ends it. Asked again for less, it answers
-// from what it found.
-std::int32_t Allocator::full_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const {
+// from what it found. The sequence's chain takes over the nodes that the index holds: equal ones, which the next lookup
+// then knows by their address.
+std::int32_t Allocator::full_hit(Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const {
   std::vector<BlockId>& blocks = hit->blocks[group];
   if (static_cast<std::int32_t>(blocks.size()) >= asked) {
     blocks.resize(asked);
     return asked;
   }
   blocks.clear();
-  hit->chain.assign(seq.chain.begin(), seq.chain.begin() + asked);
+  blocks.reserve(asked);
   for (std::int32_t i = 0; i < asked; ++i) {
-    const BlockId block = pool_.find(seq.chain[i], group, &hit->chain[i]);
+    const BlockId block = pool_.find(seq.chain[i], group, &seq.chain[i]);
     if (block == kNullBlock) break;
     blocks.push_back(block);
   }
@@ -87,7 +88,7 @@ std::int32_t Allocator::sliding_hit(const Sequence& seq, std::int32_t group, std
 }
 
 // Shortens *num_blocks to what this group can serve; true when it serves all that was asked.
-bool Allocator::group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const {
+bool Allocator::group_hit(Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const {
   const std::int32_t asked = *num_blocks;
   const bool full = groups_[group].kind == GroupKind::kFull;
   *num_blocks = full ? full_hit(seq, group, asked, hit) : sliding_hit(seq, group, asked, hit);
@@ -109,7 +110,6 @@ Hit Allocator::find_hit(Sequence& seq) {
   if (length == 0)
     for (auto& blocks : hit.blocks) blocks.clear();
   hit.num_tokens = length * block_size_;
-  hit.chain.resize(std::min<std::size_t>(hit.chain.size(), length));
   return hit;
 }
 
@@ -192,7 +192,6 @@ std::int32_t Allocator::allocate(Sequence& seq, std::int32_t num_new, std::int32
       seq.blocks[g] = hit->blocks[g];
       seq.num_named[g] = static_cast<std::int32_t>(hit->blocks[g].size());
     }
-    std::copy(hit->chain.begin(), hit->chain.end(), seq.chain.begin());
   }
   for (std::int32_t g = 0; g < num_groups(); ++g) {
     const auto count = std::max<std::int32_t>(0, target - static_cast<std::int32_t>(seq.blocks[g].size()));

@@ -13,7 +13,6 @@ namespace headrace::core {
 struct Hit {
   std::int32_t num_tokens = 0;
   std::vector<std::vector<BlockId>> blocks;  // per group, kNullBlock where the group needs none
-  std::vector<ChainNodePtr> chain;           // canonical nodes of the hit
 };
 
 // A block that stands for content which is about to be copied into it.
@@ -73,8 +72,8 @@ class Allocator {
  private:
   // First position that a computation starting at `position` reads in this group.
   std::int32_t first_visible(const GroupSpec& group, std::int32_t position) const;
-  bool group_hit(const Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const;
-  std::int32_t full_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
+  bool group_hit(Sequence& seq, std::int32_t group, std::int32_t* num_blocks, Hit* hit) const;
+  std::int32_t full_hit(Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
   std::int32_t sliding_hit(const Sequence& seq, std::int32_t group, std::int32_t asked, Hit* hit) const;
   // Blocks of a sliding group wholly behind what any later computation reads: [0, end) of its table.
   std::int32_t passed_end(const Sequence& seq, std::int32_t group) const;

@@ -6,7 +6,7 @@ BlockId PrefixIndex::find(const ChainNodePtr& node, std::int32_t group, ChainNod
   const auto [first, last] = entries_.equal_range({node->digest, group});
   for (auto it = first; it != last; ++it) {
     if (!same_content(it->second.node, node)) continue;
-    if (canonical) *canonical = it->second.node;
+    if (canonical && *canonical != it->second.node) *canonical = it->second.node;  // counting owners is not free
     return *it->second.blocks.begin();
   }
   return kNullBlock;

@@ -41,7 +41,7 @@ inline void make_rows(const InputRows& in, Stretch rows, float* out) {
 inline void quantise_rows(const InputRows& in, Stretch rows, std::int64_t part, std::int64_t parts, float* space,
                           ActivationBlock* out) {
   std::int64_t number = 0;
-  for_row_tiles<kTileHeight>(rows.count, [&](std::int64_t at, auto count) {
+  for_quantised_tiles(rows.count, [&](std::int64_t at, auto count) {
     constexpr int M = decltype(count)::value;
     if (number++ % parts != part) return;
     const std::int64_t first = rows.first + at;

@@ -7,11 +7,27 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
+// Few rows are cut into tall tiles, each panel by itself: what a step of few rows waits for is memory. Many rows are
+// cut into tiles of half the height that take kWidePanels panels at a time: they load less per product.
+inline constexpr std::int64_t kWideFrom = 25;
 #ifdef HEADRACE_SHORT_TILES
 inline constexpr int kTileHeight = 2;  // sanitised code of tall tiles takes minutes and gigabytes to compile
+inline constexpr int kWidePanels = 1, kWideHeight = 2;
 #else
 inline constexpr int kTileHeight = kQuantisedTileRows;
+inline constexpr int kWidePanels = kQuantisedWidePanels, kWideHeight = kTileHeight / kWidePanels;
 #endif
+static_assert(kRowBlock % kTileHeight == 0 && kRowBlock % kWideHeight == 0);
+
+// Cuts a block of rows into tiles; body(first row, RowCount<M>{}). Quantised rows lie in memory tile by tile.
+template <typename Body>
+inline void for_quantised_tiles(std::int64_t rows, const Body& body) {
+  if (rows >= kWideFrom) {
+    for_row_tiles<kWideHeight>(rows, body);
+  } else {
+    for_row_tiles<kTileHeight>(rows, body);
+  }
+}
 
 // Below this a group counts as zero: 127 / its largest magnitude would come near the end of the range.
 inline constexpr float kNextToNothing = 0x1p-100f;

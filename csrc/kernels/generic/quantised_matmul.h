@@ -66,100 +66,144 @@ inline void with_form(const PanelForm& form, const Body& body) {
   __builtin_trap();
 }
 
-// M rows of activations by one panel. `acc` goes through all groups; the integer sums live for one group (or half).
-template <typename F, int M>
+// M rows of activations by P panels. `acc` goes through all groups; the integer sums live for one group (or half).
+template <typename F, int M, int P>
 struct QuantisedTile {
-  Vec acc[M];
-  IntVec dot[M];
+  Vec acc[M][P];
+  IntVec dot[M][P];
 
-  void clear() {
+  [[gnu::always_inline]] void clear() {
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) acc[m] = zero();
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) acc[m][p] = zero();
+    }
   }
 
   // Sums start at minus the offset times the sum of the activations' codes: then they come out as if codes were signed.
   template <int half>
-  void start(const ActivationBlock* x) {
+  [[gnu::always_inline]] void start(const ActivationBlock* x) {
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-      if constexpr (!F::kSymmetric) {
-        dot[m] = set1_int(0);
-      } else {
+      IntVec first = set1_int(0);
+      if constexpr (F::kSymmetric) {
         const std::int32_t part = F::kScaleValues == 32 ? x[m].minus_sum
                                   : half == 0           ? x[m].minus_first
                                                         : x[m].minus_sum - x[m].minus_first;
-        dot[m] = shift_left<F::kOffsetShift>(set1_int(static_cast<std::uint32_t>(part)));
+        first = shift_left<F::kOffsetShift>(set1_int(static_cast<std::uint32_t>(part)));
       }
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) dot[m][p] = first;
     }
   }
 
   // Quads [quad, end) of the group, fetching as much elsewhere.
   template <int quad, int end>
-  void add_quads(const std::uint8_t* codes, const ActivationBlock* x, const std::uint8_t* ahead) {
-    const Bytes w = F::template codes_of<quad>(codes);
-    if constexpr (quad < F::kGroupBytes / 64) __builtin_prefetch(ahead + quad * 64);
+  [[gnu::always_inline]] void add_quads(const std::uint8_t* codes, std::int64_t stride, const ActivationBlock* x,
+                                        const std::uint8_t* ahead) {
+    Bytes w[P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) w[p] = F::template codes_of<quad>(codes + p * stride);
+    if constexpr (P == 1 && quad < F::kGroupBytes / 64) __builtin_prefetch(ahead + quad * 64);
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) dot[m] = add_dots(dot[m], w, x[m].codes + 4 * quad);
-    if constexpr (quad + 1 < end) add_quads<quad + 1, end>(codes, x, ahead);
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) dot[m][p] = add_dots(dot[m][p], w[p], x[m].codes + 4 * quad);
+    }
+    if constexpr (quad + 1 < end) add_quads<quad + 1, end>(codes, stride, x, ahead);
   }
 
-  void finish(Vec scale, const ActivationBlock* x) {
-#pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) acc[m] = fused(to_float_signed(dot[m]), mul(scale, set1(x[m].scale)), acc[m]);
+  // The group's codes of all panels at once: between so many products it matters little where they are asked for.
+  [[gnu::always_inline]] void fetch_group(const std::uint8_t* ahead, std::int64_t stride) {
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 8
+      for (int line = 0; line < F::kGroupBytes; line += 64) __builtin_prefetch(ahead + p * stride + line);
+    }
   }
 
-  void add_minimum(Vec minimum, const ActivationBlock* x) {
+  [[gnu::always_inline]] void finish(const std::uint8_t* scales, std::int64_t stride, std::int64_t number,
+                                     const ActivationBlock* x) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const Vec scale = F::number(scales + p * stride, number);
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) acc[m] = fused(minimum, set1(x[m].scaled_sum), acc[m]);
+      for (int m = 0; m < M; ++m) {
+        acc[m][p] = fused(to_float_signed(dot[m][p]), mul(scale, set1(x[m].scale)), acc[m][p]);
+      }
+    }
   }
 
-  void multiply(const QuantisedPanels& panels, const std::uint8_t* panel, const ActivationBlock* x, Fetch fetch) {
+  [[gnu::always_inline]] void add_minimum(const std::uint8_t* minima, std::int64_t stride, std::int64_t number,
+                                          const ActivationBlock* x) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const Vec minimum = F::number(minima + p * stride, number);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; ++m) acc[m][p] = fused(minimum, set1(x[m].scaled_sum), acc[m][p]);
+    }
+  }
+
+  [[gnu::always_inline]] void multiply(const QuantisedPanels& panels, const std::uint8_t* panel,
+                                       const ActivationBlock* x, Fetch fetch) {
     const std::uint8_t* const scales = panel + panels.scales_at;
     const std::uint8_t* const minima = panel + panels.minima_at;
+    const std::int64_t stride = panels.panel_bytes;
     const std::uint8_t* codes = panel;
     for (std::int64_t g = 0; g < panels.k / kGroupValues; ++g, codes += F::kGroupBytes, x += M) {
       const std::uint8_t* const ahead = fetch.from(codes);
+      if (P > 1 && fetch.distance > 0) fetch_group(ahead, stride);
+      start<0>(x);
       if constexpr (F::kScaleValues == 32) {
-        start<0>(x);
-        add_quads<0, 8>(codes, x, ahead);
-        finish(F::number(scales, g), x);
+        add_quads<0, 8>(codes, stride, x, ahead);
+        finish(scales, stride, g, x);
       } else {
-        start<0>(x);
-        add_quads<0, 4>(codes, x, ahead);
-        finish(F::number(scales, 2 * g), x);
+        add_quads<0, 4>(codes, stride, x, ahead);
+        finish(scales, stride, 2 * g, x);
         start<1>(x);
-        add_quads<4, 8>(codes, x, ahead);
-        finish(F::number(scales, 2 * g + 1), x);
+        add_quads<4, 8>(codes, stride, x, ahead);
+        finish(scales, stride, 2 * g + 1, x);
       }
-      if constexpr (!F::kSymmetric) add_minimum(F::number(minima, g), x);
+      if constexpr (!F::kSymmetric) add_minimum(minima, stride, g, x);
     }
   }
 };
 
-template <typename F>
+// Rows times P panels, which stay in the first cache while the rows pass by.
+template <typename F, int P>
 inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t panel, const std::uint8_t* end) {
   const std::int64_t groups = args.panels.k / kGroupValues;
   const std::uint8_t* const data = args.panels.data + panel * args.panels.panel_bytes;
-  for_row_tiles<kTileHeight>(rows.count, [&](std::int64_t at, auto count) {
+  for_quantised_tiles(rows.count, [&](std::int64_t at, auto count) {
     constexpr int M = decltype(count)::value;
-    static_assert(kRowBlock % kTileHeight == 0);
     const std::int64_t row = rows.first + at;
-    QuantisedTile<F, M> tile;
+    QuantisedTile<F, M, P> tile;
     tile.clear();
-    // Further tiles find what the first one fetched, and look further ahead.
-    tile.multiply(args.panels, data, args.x + row * groups, {end, at == 0 ? kAhead : 2 * kAhead});
+    // Further tiles find what the first one fetched, and look further ahead. A first tile of many that takes several
+    // panels fetches those that come next; the others have no time to spare for it.
+    const std::int64_t next = at == 0 ? P * args.panels.panel_bytes : 0;
+    const std::int64_t distance = P > 1 ? next : at == 0 ? kAhead : 2 * kAhead;
+    tile.multiply(args.panels, data, args.x + row * groups, {end, distance});
 #pragma GCC unroll 16
-    for (int m = 0; m < M; ++m) put_output(args.out, row + m, panel, tile.acc[m]);
+    for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+      for (int p = 0; p < P; ++p) put_output(args.out, row + m, panel + p, tile.acc[m][p]);
+    }
   });
 }
 
-// Rows times panels, one panel at a time: it stays in the first cache while the rows pass by.
 inline void quantised_product(const QuantisedArgs& args, Stretch rows, Stretch panels) {
   with_form(args.panels.form, [&](auto form) {
     using F = decltype(form);
     const std::int64_t last = panels.first + panels.count;
     const std::uint8_t* const end = args.panels.data + last * args.panels.panel_bytes - F::kGroupBytes;
-    for (std::int64_t panel = panels.first; panel < last; ++panel) quantised_rows<F>(args, rows, panel, end);
+    std::int64_t panel = panels.first;
+    if constexpr (kWidePanels > 1) {
+      const bool wide = rows.count >= kWideFrom;
+      for (; wide && panel + kWidePanels <= last; panel += kWidePanels) {
+        quantised_rows<F, kWidePanels>(args, rows, panel, end);
+      }
+    }
+    for (; panel < last; ++panel) quantised_rows<F, 1>(args, rows, panel, end);
   });
 }
 

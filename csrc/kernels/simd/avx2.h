@@ -9,7 +9,7 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr int kTileRows = 6, kQuantisedTileRows = 4;
+inline constexpr int kTileRows = 6, kQuantisedTileRows = 4, kQuantisedWidePanels = 1;
 constexpr int tile_panels(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 inline constexpr int kLaneVectors = 1;
 constexpr int lane_rows(int) { return 4; }

@@ -9,7 +9,7 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr int kTileRows = 12, kQuantisedTileRows = 12;
+inline constexpr int kTileRows = 12, kQuantisedTileRows = 12, kQuantisedWidePanels = 2;
 constexpr int tile_panels(int rows) { return rows <= 6 ? 4 : 2; }
 inline constexpr int kLaneVectors = 3;
 constexpr int lane_rows(int vectors) { return vectors == 1 ? 16 : 8; }

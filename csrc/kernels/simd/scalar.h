@@ -10,7 +10,7 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
-inline constexpr int kTileRows = 2, kQuantisedTileRows = 2;
+inline constexpr int kTileRows = 2, kQuantisedTileRows = 2, kQuantisedWidePanels = 1;
 constexpr int tile_panels(int) { return 1; }
 inline constexpr int kLaneVectors = 1;
 constexpr int lane_rows(int) { return 2; }
