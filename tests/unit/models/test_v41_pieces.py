@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_v41_config import CONFIG, text
+from v41_config import CONFIG, text
 
 from headrace.api.text.engram_map import normalised
 from headrace.contract.errors import ConfigError
