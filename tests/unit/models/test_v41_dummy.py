@@ -14,6 +14,7 @@ from headrace import LLM, SamplingParams
 from headrace.models.deepseek_v41.assembly import check
 from headrace.models.deepseek_v41.dummy import DummyTensors
 from headrace.models.deepseek_v41.reading import TensorReader
+from headrace.models.deepseek_v41.records import kv_layout
 from headrace.models.deepseek_v41.tensor_table import FP4, FP8
 from headrace.models.weights.dummy import DummyCheckpoint
 
@@ -57,6 +58,20 @@ def test_both_backends_agree() -> None:
         of = dummy_model(backend=backend)
         both += PagedRunner(of, of.arithmetic.ops, 1, 60).logits({0: list(range(60))})
     assert (both[0] - both[1]).abs().amax(1).median() <= 1e-2
+
+
+@torch.inference_mode()
+def test_compressed_kv_in_eight_bits() -> None:
+    """Wider rows and another answer; chunks change no bit of it either."""
+    wide, ids = dummy_model(narrow_kv=False), list(range(70))
+    assert kv_layout(wide.config).token_bytes[0] > kv_layout(dummy_model().config).token_bytes[0]
+    whole = PagedRunner(wide, wide.arithmetic.ops, 1, 70).logits({0: ids})[0]
+    runner = PagedRunner(wide, wide.arithmetic.ops, 1, 70)
+    parts = [runner.logits({0: ids[at : at + 9]})[0] for at in range(0, 70, 9)]
+    assert torch.equal(torch.cat(parts), whole)
+    narrow_of = dummy_model()
+    [narrow_logits] = PagedRunner(narrow_of, narrow_of.arithmetic.ops, 1, 70).logits({0: ids})
+    assert 0 < (whole - narrow_logits).abs().amax(1).median() < 2.0
 
 
 def test_a_dummy_model_runs_through_the_engine(tmp_path: Path) -> None:
