@@ -108,6 +108,20 @@ def test_a_cached_prefix_equals_a_computed_one(small: V41Model, expected: list[o
     assert [o.token_ids for o in first] == [found[0] for found in expected]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("shared", [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 55, 56])
+def test_every_hit_length_equals_a_cold_start(small: V41Model, shared: int) -> None:
+    """A prompt shares ``shared`` tokens with a cached one: hits end before, at and behind windows, pairs and n-grams."""
+    [base] = [item.prompt_token_ids for item in requests((57,))]
+    prompt = [*base[:shared], (base[shared] + 1) % 300, 7, 8]
+    [cold] = outcomes(small, [request(prompt, max_tokens=4)], prefix_caching=False)
+    engine = engine_for(small)
+    run(engine, [request(base, max_tokens=1)])
+    [warm] = run(engine, [request(prompt, max_tokens=4)])
+    engine.close()
+    assert warm.bits == cold.bits
+    assert warm.num_cached_tokens == shared // BLOCK * BLOCK
+
+
 def test_preempted_equals_not_preempted(small: V41Model) -> None:
     """A pool for about one of these sequences: the others are thrown out and recomputed."""
     lengths, wish = (61, 66, 52), {"max_tokens": 12, "prompt_logprobs": None}
