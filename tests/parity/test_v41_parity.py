@@ -110,7 +110,7 @@ def test_a_cached_prefix_equals_a_computed_one(small: V41Model, expected: list[o
 
 @pytest.mark.parametrize("shared", [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 55, 56])
 def test_every_hit_length_equals_a_cold_start(small: V41Model, shared: int) -> None:
-    """A prompt shares ``shared`` tokens with a cached one: hits end before, at and behind windows, pairs and n-grams."""
+    """A prompt shares ``shared`` tokens with a cached one: hits end before, at and behind windows and pairs."""
     [base] = [item.prompt_token_ids for item in requests((57,))]
     prompt = [*base[:shared], (base[shared] + 1) % 300, 7, 8]
     [cold] = outcomes(small, [request(prompt, max_tokens=4)], prefix_caching=False)
