@@ -2,129 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
+from v41_config import ABSENT, CONFIG, TEXT, changed, text
 
 from headrace.contract.errors import ConfigError
 from headrace.models.deepseek_v41.config import derive_v41
-
-TEXT: dict[str, Any] = {
-    "vocab_size": 2048,
-    "hidden_size": 256,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 1,
-    "head_dim": 512,
-    "qk_rope_head_dim": 64,
-    "q_lora_rank": 128,
-    "o_lora_rank": 64,
-    "o_groups": 2,
-    "sliding_window": 128,
-    "rope_theta": 10000,
-    "compress_rope_theta": 160000,
-    "rope_scaling": {
-        "type": "yarn",
-        "factor": 16,
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "original_max_position_embeddings": 65536,
-    },
-    "max_position_embeddings": 16384,
-    "rms_norm_eps": 1e-20,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "tie_word_embeddings": False,
-    "swiglu_limit": 10.0,
-    "compress_ratios": [0, 2, 2, 2, 1, 1, 1, 1, 0, 0],
-    "kv_source_layer_ids": [1, 4],
-    "index_source_layer_ids": [1, 3, 4, 6],
-    "index_n_heads": 16,
-    "index_head_dim": 128,
-    "index_topk": 64,
-    "candidate_source_layer_id": 4,
-    "candidate_topk_blocks": 64,
-    "candidate_block_size": 8,
-    "hc_mult": 4,
-    "hc_sinkhorn_iters": 20,
-    "hc_eps": 1e-6,
-    "hc_shifted": True,
-    "moe_intermediate_size": 128,
-    "n_routed_experts": 8,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "scoring_func": "sqrtsoftplus",
-    "topk_method": "noaux_tc",
-    "norm_topk_prob": True,
-    "routed_scaling_factor": 1.5,
-    "engram_layer_ids": [1, 3],
-    "engram_max_ngram_size": 4,
-    "engram_vocab_size": 1009,
-    "engram_n_heads": 2,
-    "engram_head_dim": 128,
-    "engram_pad_token_id": 2,
-    "engram_compressed_vocab_size": 1,
-    "num_nextn_predict_layers": 2,
-    "dspark_block_size": 5,
-    "dspark_noise_token_id": 2000,
-    "dspark_target_layer_ids": [5, 6, 7],
-    "dspark_target_attn_input": True,
-    "dspark_markov_rank": 64,
-    "dspark_n_routed_experts": 4,
-    "dspark_num_experts_per_tok": 2,
-    "use_fp4_sparse_kv": True,
-}
-CONFIG: dict[str, Any] = {
-    "architectures": ["DeepseekV41ForCausalLM"],
-    "model_type": "deepseek_v41",
-    "dtype": "bfloat16",
-    "pad_token_id": 2,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "image_token_id": 1999,
-    "quantization_config": {
-        "quant_method": "fp8",
-        "expert_dtype": "fp4",
-        "activation_scheme": "dynamic",
-        "weight_block_size": [32, 32],
-        "scale_fmt": "ue8m0",
-    },
-    "text_config": TEXT,
-    "vision_config": {
-        "hidden_size": 64,
-        "downsample_ratio": 3,
-        "patch_size": 14,
-        "max_image_tokens": 64,
-        "min_pixels": 3136,
-        "max_wh_ratio": None,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 128,
-        "rope_theta": 10000,
-    },
-}
-ABSENT = object()
-
-
-def changed(**changes: Any) -> dict[str, Any]:
-    """The configuration with keys replaced or, with ``ABSENT``, dropped; ``section__key`` reaches into a section."""
-    config = copy.deepcopy(CONFIG)
-    for name, value in changes.items():
-        *sections, key = name.split("__")
-        at = config
-        for section in sections:
-            at = at[section]
-        if value is ABSENT:
-            del at[key]
-        else:
-            at[key] = value
-    return config
-
-
-def text(**changes: Any) -> dict[str, Any]:
-    return changed(**{f"text_config__{key}": value for key, value in changes.items()})
 
 
 def test_roles_of_the_layers() -> None:
@@ -200,7 +84,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "tied head": ("tie_word_embeddings", text(tie_word_embeddings=True)),
     "unshifted mixing": ("hc_shifted", text(hc_shifted=False)),
     "another tap": ("dspark_target_attn_input", text(dspark_target_attn_input=False)),
-    "8-bit compressed KV": ("use_fp4_sparse_kv", text(use_fp4_sparse_kv=False)),
+    "compressed KV of some width": ("use_fp4_sparse_kv", text(use_fp4_sparse_kv=4)),
     "one ratio short": ("compress_ratios", text(compress_ratios=RATIOS[:-1])),
     "drafts that compress": ("compress_ratios", text(compress_ratios=[*RATIOS[:-1], 1])),
     "ratio 4": ("compress_ratios", text(compress_ratios=[0, 4, 4, 4, 1, 1, 1, 1, 0, 0])),
@@ -219,7 +103,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "kv source without index": ("index_source_layer_ids", text(index_source_layer_ids=[1, 3, 6])),
     "index keys without kv": ("index_k_source_layer_ids", text(index_k_source_layer_ids=[1, 3])),
-    "index without its keys": ("index_source_layer_ids", text(index_k_source_layer_ids=[1, 2, 4])),
+    "index keys without a compressor": ("index_k_source_layer_ids", text(index_k_source_layer_ids=[1, 3, 4])),
     "candidate key missing": ("candidate_source_layer_id", text(candidate_source_layer_id=ABSENT)),
     "candidate source no index source": ("candidate_source_layer_id", text(candidate_source_layer_id=5)),
     "candidate source of another ratio": ("candidate_source_layer_id", text(candidate_source_layer_id=3)),

@@ -130,7 +130,7 @@ def test_selection_from_the_stored_keys_and_queries(variant: str, prompt: str) -
         )
         query, weights = index_query(step, of.params.layers[layer], hidden, positions)
         keys = g[f"{prompt}.index_keys.{topology.index_key_sources[layer]}"].float()
-        scores = index_scores(of.arithmetic.ops, query, weights, keys)
+        scores = index_scores(of.arithmetic.ops, query, weights, of.arithmetic.ops.pack_weight(keys))
         visible = (positions + 1) // topology.ratios[layer]
         allowed, c = None, topology.candidates
         assert c is not None

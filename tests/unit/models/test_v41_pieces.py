@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_v41_config import CONFIG, text
+from v41_config import CONFIG, text
 
 from headrace.api.text.engram_map import normalised
 from headrace.contract.errors import ConfigError
@@ -225,6 +225,8 @@ def test_bytes_of_the_released_model() -> None:
     assert layout.token_bytes == (890, *[528] * 40, 4)
     assert [group.window for group in layout.groups] == [0, *[128] * 40, 4]
     assert layout.block_bytes(128) == 113_920
+    released["text_config"]["use_fp4_sparse_kv"] = False
+    assert kv_layout(derive_v41(released)).block_bytes(128) == 190_720
 
 
 def test_blocks_hold_pairs() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,15 @@ from hypothesis import strategies as st
 
 from headrace.models.deepseek_v41 import quantise as q
 from headrace.models.deepseek_v41.config_parts import Yarn
-from headrace.models.deepseek_v41.tensor_ops import inverse_frequencies, rotary_table, rotate_tail, row_sum
+from headrace.models.deepseek_v41.tensor_ops import (
+    inverse_frequencies,
+    rotary_table,
+    rotate_tail,
+    row_sum,
+    sigmoid,
+    silu,
+    softplus,
+)
 
 
 @given(st.integers(-120, 120), st.floats(1.0, 1.999))
@@ -137,6 +147,17 @@ def test_rotation_turns_interleaved_pairs_of_the_tail_and_back() -> None:
     cos, sin = torch.cos(torch.tensor([3.0, 0.03])), torch.sin(torch.tensor([3.0, 0.03]))
     assert torch.allclose(turned[0, 0], torch.stack((x[0, 0, 0], x[0, 0, 1], cos[0], sin[0], -sin[1], cos[1])))
     assert torch.allclose(rotate_tail(turned, table, torch.tensor([3]), back=True), x, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.log1p, torch.sqrt, sigmoid, softplus, silu])
+def test_smooth_functions_give_an_element_the_same_bits_wherever_it_lies(function: Callable[..., torch.Tensor]) -> None:
+    """At every offset and length: what makes a row's bits independent of the batch. Torch's own sigmoid would fail."""
+    x = torch.rand(600, generator=torch.Generator().manual_seed(8)) * 9
+    whole = function(x)
+    for length in (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 33, 100):
+        for at in range(0, 64):
+            assert torch.equal(function(x[at : at + length].clone()), whole[at : at + length])
+    assert torch.equal(function(x.repeat(50)), whole.repeat(50))
 
 
 @given(st.integers(1, 40))

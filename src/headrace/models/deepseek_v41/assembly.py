@@ -12,9 +12,12 @@ from headrace.contract.errors import ConfigError, ModelError
 from headrace.kernels.ops import Ops, Weight
 from headrace.models.dense.assembly import Progress
 from headrace.models.weights.checkpoint import Checkpoint
+from headrace.models.weights.dummy import DummyCheckpoint
+from headrace.models.weights.hf_directory import HFDirectory
 
 from .config import V41Config, derive_v41
 from .config_parts import MoEConfig
+from .dummy import DummyTensors
 from .engram_hash import HashTables, hash_tables, table_primes
 from .forward import V41Model
 from .params import (
@@ -33,7 +36,7 @@ from .params import (
     VisionBlockParams,
     VisionParams,
 )
-from .reading import TensorReader
+from .reading import RawCheckpoint, TensorReader
 from .records import kv_layout
 from .tensor_ops import inverse_frequencies, rotary_table
 from .tensor_table import Table, tensor_table
@@ -49,31 +52,41 @@ def load_v41(
     Errors: ConfigError for a setting, ModelError for a tensor or a token map that does not fit.
     """
     config, table = check(checkpoint)
-    reader = TensorReader(checkpoint, table)  # type: ignore[arg-type]
+    reader = TensorReader(_raw(checkpoint, table), table)
+    if isinstance(checkpoint, DummyCheckpoint):
+        token_map = token_map or (lambda: torch.arange(config.vocab_size, dtype=torch.int32))
     compressed = _token_map(config, checkpoint.source, token_map)
     params = _Assembly(config, reader, ops, progress).model(compressed)
     return V41Model(config, params, kv_layout(config), ops, mode)
 
 
 def v41_bytes(checkpoint: Checkpoint) -> int:
-    """Least memory that ``load_v41`` takes: matrices in bfloat16 (Engram tables stay on disk), rotary tables."""
+    """Least memory that ``load_v41`` takes: matrices in bfloat16, rotary tables. Engram tables stay in their file."""
     config, table = check(checkpoint)
-    TensorReader(checkpoint, table)  # type: ignore[arg-type]
+    TensorReader(_raw(checkpoint, table), table)
     rotary = 2 * config.max_positions * config.rope_dims * 4
-    return rotary + sum(2 * prod(t.shape) for name, t in table.items() if "engram.embed" not in name)
+    read = (t for name, t in table.items() if "engram.embed" not in name or isinstance(checkpoint, DummyCheckpoint))
+    return rotary + sum(2 * prod(t.shape) for t in read)
 
 
 def check(checkpoint: Checkpoint) -> tuple[V41Config, Table]:
-    """The configuration and the tensors it asks for. Errors: ConfigError; ModelError for a format without raw types."""
+    """The configuration and the tensors it asks for. Errors: ConfigError."""
     config = derive_v41(checkpoint.config)
-    if not hasattr(checkpoint, "stored_as"):
-        raise ModelError(checkpoint.source, "this architecture is read from a directory of safetensors only")
     rows: tuple[int, ...] = ()
     if config.engram is not None:
         rows = tuple(sum(primes) for primes in table_primes(config.engram))
         if config.engram.num_rows and config.engram.num_rows != rows:
             raise ConfigError("text_config.engram_num_embeddings", f"{config.engram.num_rows}, the primes give {rows}")
     return config, tensor_table(config, rows)
+
+
+def _raw(checkpoint: Checkpoint, table: Table) -> RawCheckpoint:
+    """The checkpoint's tensors as stored. Errors: ModelError for a format that has no such tensors."""
+    if isinstance(checkpoint, DummyCheckpoint):
+        return DummyTensors(checkpoint, table)
+    if not isinstance(checkpoint, HFDirectory):
+        raise ModelError(checkpoint.source, "this architecture is read from a directory of safetensors only")
+    return checkpoint
 
 
 def _token_map(config: V41Config, source: str, token_map: TokenMap | None) -> Tensor:

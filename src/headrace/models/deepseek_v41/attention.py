@@ -97,7 +97,8 @@ def _attend_tile(step: Step, layer: int, params: LayerParams, s: Slice, query: T
         chosen = members(step.selected[s.number][at:end], s.last)
         rows = chosen.any(0).nonzero().squeeze(1)
         source = step.config.topology.kv_sources[layer]
-        keys.append(unpack_kv4(_read(step, step.records.kv[source], s, rows)))
+        unpack = unpack_kv4 if step.config.narrow_kv else unpack_mxfp8
+        keys.append(unpack(_read(step, step.records.kv[source], s, rows)))
         visible.append(chosen[:, rows])
     query = query[at:end].contiguous()
     return attend(step.arithmetic.ops, query, torch.cat(keys), torch.cat(visible, dim=1), params.attention.sink)
@@ -133,11 +134,12 @@ def _select_slice(step: Step, layer: int, s: Slice, query: Tensor, weights: Tens
     """(rows, K) entries, and (rows, C) candidate blocks where this layer is their source, else (0, 0)."""
     topology, config = step.config.topology, step.config
     keys = index_keys(step, layer, s)
+    packed = step.arithmetic.ops.pack_weight(keys) if len(keys) else None
     visible = (step.positions[s.rows] + 1) // topology.ratios[layer]
     candidates, parts = topology.candidates, []
     for at in range(0, len(query), QUERY_TILE):
         tile = slice(at, at + QUERY_TILE)
-        scores = step.arithmetic.stored(index_scores(step.arithmetic.ops, query[tile], weights[tile], keys))
+        scores = step.arithmetic.stored(index_scores(step.arithmetic.ops, query[tile], weights[tile], packed))
         allowed, blocks = None, torch.empty(0, 0, dtype=torch.int64)
         if candidates is not None and layer == candidates.source:
             blocks = best_blocks(scores, visible[tile], candidates.num_blocks, candidates.block_size)

@@ -12,7 +12,7 @@ from torch import Tensor
 from headrace.contract.errors import WorkerError
 
 from .params import CompressorParams, LayerParams
-from .quantise import pack_kv4, pack_mxfp4
+from .quantise import pack_kv4, pack_mxfp4, pack_mxfp8
 from .records import ID_BYTES, MOST_DRAFTS, OPEN_ROWS, as_bytes, as_floats, as_ids
 from .step import Slice, Step
 from .tensor_ops import rotate_tail
@@ -90,4 +90,5 @@ def _write(
         step.pages.write(records.index_codes[layer], slices, rows, codes)
         step.pages.write(records.index_scales[layer], slices, rows, scales)
     rotated = arithmetic.stored(rotate_tail(latent, params.rotary, positions))
-    step.pages.write(records.kv[layer], slices, rows, pack_kv4(rotated))
+    kv = pack_kv4(rotated) if step.config.narrow_kv else pack_mxfp8(rotated)
+    step.pages.write(records.kv[layer], slices, rows, kv)

@@ -47,12 +47,15 @@ FIXED: dict[str, Any] = {
     "hc_mult": 4,
 }
 # The same for settings that may be absent.
-OPTIONAL_FIXED: dict[str, Any] = {"hc_shifted": True, "dspark_target_attn_input": True, "use_fp4_sparse_kv": True}
+OPTIONAL_FIXED: dict[str, Any] = {"hc_shifted": True, "dspark_target_attn_input": True}
 
 
 @dataclass(frozen=True, slots=True)
 class V41Config:
-    """Sizes and choices of one model. ``ratios``, sources and roles are in ``topology``."""
+    """Sizes and choices of one model. ``ratios``, sources and roles are in ``topology``.
+
+    narrow_kv: compressed KV in 4 bits, as released; else in 8, like window records.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -77,6 +80,7 @@ class V41Config:
     mix_eps: float
     pad_id: int
     image_id: int
+    narrow_kv: bool
     topology: Topology
     moe: MoEConfig
     engram: EngramConfig | None
@@ -124,6 +128,7 @@ def derive_v41(values: Mapping[str, Any]) -> V41Config:
         mix_eps=text.number("hc_eps"),
         pad_id=token_id(top, "pad_token_id"),
         image_id=top.integer("image_token_id"),
+        narrow_kv=text.flag("use_fp4_sparse_kv", True),
         topology=topology,
         moe=read_moe(text, "n_routed_experts", "num_experts_per_tok"),
         engram=read_engram(text, num_layers),

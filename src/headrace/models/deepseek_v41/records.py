@@ -44,15 +44,17 @@ def mxfp8_bytes(columns: int) -> int:
     return columns + columns // 32
 
 
-def kv4_bytes(columns: int) -> int:
-    return columns // 2 + columns // 16
+def kv_bytes(config: V41Config) -> int:
+    """One row of compressed KV: 288 bytes of 512 values, or as wide as a window record."""
+    columns = config.head_dim
+    return columns // 2 + columns // 16 if config.narrow_kv else mxfp8_bytes(columns)
 
 
 def compressed_bytes(config: V41Config, layer: int) -> int:
     """Bytes per compressed row that a layer owns: KV, and index keys."""
     topology, bytes_ = config.topology, 0
     if topology.owns_kv(layer):
-        bytes_ += kv4_bytes(config.head_dim)
+        bytes_ += kv_bytes(config)
     if topology.owns_index_keys(layer):
         bytes_ += config.index_dim // 2 + config.index_dim // 32
     return bytes_
@@ -132,7 +134,7 @@ class Records:
                 self.index_codes[layer] = place(layer, config.index_dim // 2)
                 self.index_scales[layer] = place(layer, config.index_dim // 32)
             if topology.owns_kv(layer):
-                self.kv[layer] = place(layer, kv4_bytes(config.head_dim))
+                self.kv[layer] = place(layer, kv_bytes(config))
 
 
 class Pages:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headrace.kernels.ops import Ops
+from headrace.kernels.ops import Ops, Weight
 
 from .tensor_ops import sum_over
 
 NOTHING = -1
 
 
-def index_scores(ops: Ops, query: Tensor, weights: Tensor, keys: Tensor) -> Tensor:
-    """(T, heads, dim), (T, heads), (n, dim) -> (T, n): ``sum_h weights[h] * relu(query[h] . key)``."""
-    if len(keys) == 0:  # nothing is compressed yet
+def index_scores(ops: Ops, query: Tensor, weights: Tensor, keys: Weight | None) -> Tensor:
+    """(T, heads, dim), (T, heads), packed (n, dim) or None -> (T, n): ``sum_h weights[h] * relu(query[h] . key)``."""
+    if keys is None:  # nothing is compressed yet
         return torch.empty(len(query), 0)
-    products = ops.linear(query.flatten(0, 1), ops.pack_weight(keys), None).unflatten(0, query.shape[:2])
+    products = ops.linear(query.flatten(0, 1), keys, None).unflatten(0, query.shape[:2])
     return sum_over(products.clamp(min=0.0) * weights.unsqueeze(-1), 1)
 
 

@@ -77,6 +77,9 @@ def derive_topology(
     }
     for key, ids in named.items():
         _check_ids(key, ids, num_layers)
+    extra = sorted(set(index_key_ids) - set(kv_ids))
+    if extra:  # keys are made of the rows that a compressor makes
+        raise ConfigError("index_k_source_layer_ids", f"layer {extra[0]} is not among kv_source_layer_ids")
     _check_ratios(ratios, min(kv_ids))
     _check_holds("index_k_source_layer_ids", index_key_ids, "kv_source_layer_ids", kv_ids)
     _check_holds("index_source_layer_ids", index_ids, "index_k_source_layer_ids", index_key_ids)

@@ -27,7 +27,7 @@ class DummyCheckpoint:
     def __init__(self, source: str, config: dict[str, Any], seed: int) -> None:
         self.source = source
         self.config = config
-        self._seed = seed
+        self.seed = seed
         self._shapes: dict[str, tuple[int, ...]] = {}
 
     def names(self) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class DummyCheckpoint:
     def tensor(self, name: str) -> Tensor:
         if name not in self._shapes:
             raise ModelError(f"{self.source}: {name}", "no such dummy tensor; call expect(shapes) first")
-        return dummy_tensor(self._seed, name, self._shapes[name])
+        return dummy_tensor(self.seed, name, self._shapes[name])
 
     def stored(self, name: str) -> Tensor:
         return self.tensor(name)
