@@ -39,7 +39,16 @@ def child(store: str, length: int, dtype: str) -> None:
 
 
 def answer_and_kill(arguments: argparse.Namespace, store: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--child", store, "--length", str(arguments.length), "--dtype", arguments.dtype]
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        store,
+        "--length",
+        str(arguments.length),
+        "--dtype",
+        arguments.dtype,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())

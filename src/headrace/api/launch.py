@@ -28,7 +28,7 @@ from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
-from .kv_launch import open_connector, store_folder
+from .kv_launch import open_connector, store_place
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 DUMMY_SEED = 0
@@ -62,8 +62,8 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     model = load_model(checkpoint, ops, progress=_named(progress, "load"), exact=exact)
     _check_vocabulary(model, tokenizer, source)
     pool, max_model_len = plan_memory(config, model)
-    folder = store_folder(config)
-    seal = GRAIN if folder else 0
+    place = store_place(config)
+    seal = GRAIN if place else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, narrow=narrow_kv(config))
     limits = config.scheduler
@@ -73,7 +73,7 @@ def launch(config: EngineConfig, *, progress: Progress | None = None) -> Launche
     runner = Runner(model, ops, kv, graphs)
     worker = Worker(runner, config.cache.block_size)
     what = arithmetic(ops.name)
-    connector = open_connector(config, folder, source, model.kv_layout, kv, worker, what) if folder else None
+    connector = open_connector(config, place, source, model.kv_layout, kv, worker, what) if place else None
     engine = Engine(
         core,
         worker,

@@ -16,6 +16,7 @@ from .doctor import doctor
 from .generate import generate
 from .guard import GuardedCommand
 from .kv import kv_app
+from .kvstore import kvstore_app
 from .models import models_app
 from .run import run
 from .serve import serve
@@ -36,6 +37,7 @@ def build_app() -> typer.Typer:
     app.add_typer(models_app(), name="models")
     app.add_typer(bench_app(), name="bench")
     app.add_typer(kv_app(), name="kv")
+    app.add_typer(kvstore_app(), name="kvstore")
     return app
 
 

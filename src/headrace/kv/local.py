@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,17 @@ import lmdb
 from headrace.contract.errors import StoreError
 
 from . import reclaim
+from .ages import CHAT, expired
 from .disk import Disk
 from .index import Entry, EntryKey, Index, entry_key
 from .policy import Lru, Policy
+from .records import RecordSpec, StoreMatch, usable_grains
 from .recovery import recover, remove_index
 from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
 from .writer import SegmentWriter, open_segment
 
 log = logging.getLogger("headrace.kv")
 
-DAY_S = 86_400.0
-TTL_S = {0: 7 * DAY_S, 1: 3 * DAY_S}  # chat, agent
-CHAT, AGENT = 0, 1
 SEGMENT_BYTES = 64 << 20
 ANY_SPACE = bytes(16)
 USED_BATCH = 256  # uses noted at once
@@ -58,6 +57,8 @@ class LocalStore:
     Raises StoreError when it cannot be opened; no other method does.
     """
 
+    fast_lookups = True
+
     def __init__(
         self,
         folder: Path,
@@ -77,6 +78,7 @@ class LocalStore:
         self.clock = clock
         self.lock = threading.RLock()
         self.segments = folder / "segments"
+        self.pinned: Callable[[EntryKey], bool] = lambda _: False  # what must not be evicted now
         self._writer: SegmentWriter | None = None
         self._used: dict[EntryKey, float] = {}
         self._closed = False
@@ -103,11 +105,36 @@ class LocalStore:
 
     def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]:
         """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
+        return [entry is not None and self._serves(entry) for entry in self._entries(keys)]
+
+    def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
+        """Bytes of values; 0 for what is not here."""
+        return [0 if entry is None else entry.length for entry in self._entries(keys)]
+
+    def turn_of(self, key: bytes, kind: int) -> int:
+        """The turn a value was stored in; 0 when it is not here."""
+        [entry] = self._entries([(key, kind)])
+        return 0 if entry is None else entry.turn
+
+    def _entries(self, keys: Sequence[tuple[bytes, int]]) -> list[Entry | None]:
         try:
-            held = self.index.held(entry_key(*key) for key in keys)
+            return self.index.held(entry_key(*key) for key in keys)
         except Trouble:
-            return [False] * len(keys)
-        return [entry is not None and self._serves(entry) for entry in held]
+            return [None] * len(keys)
+
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+        """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
+        names = [(key, int(spec.kind)) for key in keys for spec in specs]
+        held = dict(zip(names, self.has(names)))
+        end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
+        return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
+
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
+        del lease
+        return self.get(key, kind)
+
+    def release(self, lease: int) -> None:
+        """There was none."""
 
     def get(self, key: bytes, kind: int) -> Bytes | None:
         """The value, checked; None is a miss, whatever the reason."""
@@ -134,7 +161,7 @@ class LocalStore:
 
     def _serves(self, entry: Entry) -> bool:
         foreign = self.name_space not in (ANY_SPACE, entry.name_space)
-        return not foreign and not reclaim.expired(entry, self.clock())
+        return not foreign and not expired(entry, self.clock())
 
     def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
         fd = open_segment(self.disk, self.segments, entry.segment)
@@ -212,7 +239,7 @@ class LocalStore:
         if not reclaim.make_room(self, head.span + 2 * PAGE):
             return False
         now = self.clock()
-        writer, offset = self.append(_with_crcs(head, payload), payload)
+        writer, offset = self.append(replace(head, crcs=page_crcs(payload)), payload)
         place = (writer.number, offset, head.length, head.kind, head.ttl_class, head.depth, head.turn)
         entry = Entry(*place, head.name_space, head.tenant, now, now)
         name = entry_key(head.key, head.kind)
@@ -255,14 +282,6 @@ class LocalStore:
 
     # -- looking after it ---------------------------------------------------------------------------------------
 
-    def turn_of(self, key: bytes, kind: int) -> int:
-        """The turn a value was stored in; 0 when it is not here."""
-        try:
-            entry = self.index.get(entry_key(key, kind))
-        except Trouble:
-            return 0
-        return 0 if entry is None else entry.turn
-
     def delete(self, key: bytes, kind: int) -> bool:
         """Forgets a value; its bytes are given back with their segment."""
         try:
@@ -294,8 +313,3 @@ class LocalStore:
                 self.seal()
                 self._closed = True
                 self.index.close()
-
-
-def _with_crcs(head: ValueHead, payload: Bytes) -> ValueHead:
-    fields = (head.key, head.kind, head.length, head.name_space, head.tenant, head.depth, head.turn, head.ttl_class)
-    return ValueHead(*fields, crcs=page_crcs(payload))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from .ages import expired
 from .index import Entry, EntryKey
 from .policy import Item
 from .segment import PAGE, decode_head, read_page, read_payload, scan
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 
 WORTH_MOVING = 0.5  # a segment with more than this share alive is emptied by eviction rather than copied
 ROUNDS = 64  # of making room; then the put is refused
-
-
-def expired(entry: Entry, now: float) -> bool:
-    """Whether its class's time since the last use is over."""
-    from .local import TTL_S
-
-    return now - entry.used > TTL_S.get(entry.ttl_class, 0.0)
 
 
 def make_room(store: LocalStore, need: int) -> bool:
@@ -63,6 +57,8 @@ def evict(store: LocalStore, size: int) -> int:
     for key, entry in ranked(store, store.index.all_entries()):
         if freed >= size:
             break
+        if store.pinned(key):
+            continue
         victims.append(key)
         freed += entry.span
     with store.index.change() as change:

@@ -14,7 +14,8 @@ from kv_values import found, key_of, payload_of, put
 
 from headrace.contract.errors import StoreError
 from headrace.kv import reclaim
-from headrace.kv.local import AGENT, DAY_S, LocalStore
+from headrace.kv.ages import AGENT, DAY_S
+from headrace.kv.local import LocalStore
 from headrace.kv.policy import Turns
 from headrace.kv.segment import PAGE, padded
 
