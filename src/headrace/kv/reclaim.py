@@ -46,7 +46,7 @@ def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tup
     def order(numbered: tuple[int, tuple[EntryKey, Entry]]) -> tuple[bool, float, int]:
         position, (_, entry) = numbered
         item = Item(position, entry.depth, entry.turn, size=entry.length)
-        return not expired(entry, now), store.policy.rank(item, capacity), -entry.depth
+        return not expired(entry.ttl_class, entry.used, now), store.policy.rank(item, capacity), -entry.depth
 
     return [pair for _, pair in sorted(enumerate(entries), key=order)]
 
@@ -70,7 +70,7 @@ def evict(store: LocalStore, size: int) -> int:
 def expire(store: LocalStore) -> int:
     """Forgets what is too old; returns how many."""
     now = store.clock()
-    old = [key for key, entry in store.index.all_entries() if expired(entry, now)]
+    old = [key for key, entry in store.index.all_entries() if expired(entry.ttl_class, entry.used, now)]
     with store.index.change() as change:
         return sum(change.remove(key) for key in old)
 

@@ -52,6 +52,11 @@ def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         LocalStore(tmp_path / "file", ROOMY)
+    store = LocalStore(tmp_path / "kv", ROOMY)
+    with pytest.raises(StoreError, match="cannot be opened"):  # one process opens it once
+        LocalStore(tmp_path / "kv", ROOMY)
+    assert put(store, 1)
+    store.close()
 
 
 def test_other_weights_or_dtype_never_see_a_value(tmp_path: Path) -> None:
