@@ -65,7 +65,10 @@ class CacheConfig:
     watermark: float = 0.01
     """Share of the pool that stays free when a waiting sequence is admitted."""
     kv_store: str = "auto"
-    """Folder in which computed KV outlives the engine, or ``off``; ``auto``: ``kv`` in the cache folder."""
+    """Folder in which computed KV outlives the engine, a server's address (``tcp://host:port``), or ``off``; ``auto``:
+    ``kv`` in the cache folder."""
+    kv_store_secret: str | None = None
+    """File with the secret that a server asks for."""
     kv_store_size: int | None = None
     """Bytes that folder may take; None: 4 GiB, but no more than a tenth of the disk that is free."""
 

@@ -13,7 +13,9 @@ from harness import Outcome, request
 from kv_engines import FaultyMover, engine_with_store, long_tiny, serve
 
 from headrace.contract.errors import StoreError
+from headrace.kv.client import RemoteStore
 from headrace.kv.local import LocalStore
+from headrace.kv.server import StoreServer
 from headrace.lab.replay import replay
 from headrace.models.context import Model
 from headrace.obs.recorder import Recorder
@@ -122,7 +124,8 @@ class SlowStore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def get(self, key: bytes, kind: int) -> Any:
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Any:
+        assert lease == 0
         self._reads += 1
         if self._lost_from is None:
             self.gate.wait(60)
@@ -240,3 +243,28 @@ def test_a_recording_with_loads_replays(model: Model, folder: Path, tmp_path: Pa
     assert any(type(event).__name__ == "Imported" for event in recording.events)
     report = replay(recording)
     assert report.ok, str(report.difference)
+
+
+def test_two_engines_share_a_store_through_a_server(model: Model, tmp_path: Path, truth: Outcome) -> None:
+    server = StoreServer(LocalStore(tmp_path, 1 << 30), "tcp://127.0.0.1:*")
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    outcomes = []
+    for _ in range(2):
+        engine, connector = engine_with_store(model, tmp_path, store=lambda: RemoteStore(server.address))
+        outcomes += serve(engine, request(PROMPT))
+        assert serve(engine, request(PROMPT))[0].bits == truth.bits
+        engine.close()
+        assert connector.budget.taken_bytes == 0
+    server.stop()
+    thread.join(10)
+    assert [o.bits for o in outcomes] == [truth.bits] * 2
+    assert [o.num_cached_tokens for o in outcomes] == [0, 256]
+
+
+def test_a_server_that_is_gone_is_a_miss(model: Model, tmp_path: Path, truth: Outcome) -> None:
+    nobody = RemoteStore(f"ipc://{tmp_path}/nobody", timeout_s=0.2)
+    engine, connector = engine_with_store(model, tmp_path, store=lambda: nobody)
+    assert serve(engine, request(PROMPT))[0].bits == truth.bits
+    engine.close()
+    assert connector.counts()["saved"] == 0

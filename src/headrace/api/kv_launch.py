@@ -9,12 +9,14 @@ from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVLayout, Layout
+from headrace.kv.client import RemoteStore
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
-from headrace.kv.place import OFF, default_folder, settle_capacity
+from headrace.kv.place import OFF, default_folder, is_address, settle_capacity
 from headrace.kv.records import record_specs
+from headrace.kv.secret import read_secret
 from headrace.kv.weights import model_files, weights_digest
 from headrace.models.context import LayerKV
 from headrace.models.sources import ModelSource
@@ -26,8 +28,11 @@ log = logging.getLogger("headrace.kv")
 RECORD_FORMAT = "1"
 
 
-def store_folder(config: EngineConfig, layout: Layout) -> Path | None:
-    """Where the engine's KV store is; None: there is none. Raises ConfigError for a store that could never work."""
+def store_place(config: EngineConfig, layout: Layout) -> str | None:
+    """Where the engine's KV store is: a folder or an address; None: there is none.
+
+    Raises ConfigError for a store that could never work.
+    """
     wish = config.cache.kv_store
     named = wish != "auto"
     if not named:
@@ -43,43 +48,50 @@ def store_folder(config: EngineConfig, layout: Layout) -> Path | None:
         if named:
             raise ConfigError("kv_store", "needs the mixed discipline, and a model that keeps keys and values")
         return None
-    return Path(wish).expanduser()
+    return wish
 
 
 def open_connector(
     config: EngineConfig,
-    folder: Path,
+    place: str,
     source: ModelSource,
     layout: Layout,
     layers: list[LayerKV],
     worker: Worker,
     arithmetic: str,
 ) -> StoreConnector:
-    """The connector to the store at ``folder``, which opens in the background.
+    """The connector to the store at ``place``, which opens in the background.
 
     ``arithmetic`` names what computes (backend, instruction set): others may round otherwise.
     """
-    assert isinstance(layout, KVLayout), "store_folder gives no other layout a store"
+    assert isinstance(layout, KVLayout), "store_place gives no other layout a store"
     specs = record_specs(layout, kv_format(config))
+
+    secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
+    folder = default_folder(env.cache_dir()) if is_address(place) else Path(place).expanduser()
 
     def open_store() -> OpenStore:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         weights = weights_digest(model_files(source.path), folder / "weights.json")
-        space = namespace_digest(
-            [
-                ("record format", RECORD_FORMAT),
-                ("headrace", __version__),  # another version may round otherwise
-                ("grain", str(GRAIN)),
-                ("weights", weights if not source.dummy else f"dummy {weights}"),
-                ("dtype", config.model.dtype),
-                ("kv dtype", kv_format(config)),
-                ("arithmetic", arithmetic),
-                ("layout", repr(layout)),
-            ]
-        )
-        held = sum(p.stat().st_size for p in (folder / "segments").glob("*")) if folder.exists() else 0
-        capacity = settle_capacity(folder, config.cache.kv_store_size, held)
-        return OpenStore(LocalStore(folder, capacity, name_space=space[:16]), space)
+        facts = [
+            ("record format", RECORD_FORMAT),
+            ("headrace", __version__),  # another version may round otherwise
+            ("grain", str(GRAIN)),
+            ("weights", f"dummy {weights}" if source.dummy else weights),
+            ("dtype", config.model.dtype),
+            ("kv dtype", kv_format(config)),
+            ("arithmetic", arithmetic),
+            ("layout", repr(layout)),
+        ]
+        space = namespace_digest(facts)
+        store = RemoteStore(place, secret=secret) if is_address(place) else _local(config, folder, space)
+        return OpenStore(store, space)
 
     mover = KVTransfer(layers, specs, config.cache.block_size, worker.launch)
     return StoreConnector(open_store, specs, mover)
+
+
+def _local(config: EngineConfig, folder: Path, space: bytes) -> LocalStore:
+    held = sum(path.stat().st_size for path in (folder / "segments").glob("*"))
+    capacity = settle_capacity(folder, config.cache.kv_store_size, held)
+    return LocalStore(folder, capacity, name_space=space[:16])

@@ -40,7 +40,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
-from .kv_launch import open_connector, store_folder
+from .kv_launch import open_connector, store_place
 from .speculation import most_logits, open_speculation
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
@@ -125,8 +125,8 @@ def build_engine(
 ) -> Engine:
     """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
-    folder = store_folder(config, model.kv_layout)
-    seal = GRAIN if folder else 0
+    place = store_place(config, model.kv_layout)
+    seal = GRAIN if place else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))
     limits = config.scheduler
@@ -143,8 +143,8 @@ def build_engine(
         speculator=speculation.speculator,
     )
     connector = None
-    if folder is not None:
-        connector = open_connector(config, folder, parts.source, model.kv_layout, kv, worker, arithmetic(ops.name))
+    if place is not None:
+        connector = open_connector(config, place, parts.source, model.kv_layout, kv, worker, arithmetic(ops.name))
     recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
     return Engine(
         core,

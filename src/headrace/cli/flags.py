@@ -47,7 +47,7 @@ class EngineFlags:
     ] = None
     kv_store: Annotated[
         str | None,
-        typer.Option(help="Folder in which computed KV outlives the engine, or off. Default: the cache's kv."),
+        typer.Option(help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, or off."),
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     deterministic: Annotated[

@@ -43,7 +43,7 @@ def stat_command(report: ReportFlags, kv_store: Store = None) -> None:
     """How much the store holds."""
     with opened(kv_store) as store:
         facts = store.stat()
-    for name in ("capacity_bytes", "hits", "misses", "puts", "failed_puts", "failed_reads", "evicted"):
+    for name in ("capacity_bytes", "hits", "misses", "puts", "failed_puts", "failed_reads", "evicted", "policy"):
         del facts[name]  # of this opening: all zero
     _tell(facts, report)
 

@@ -18,6 +18,7 @@ from .generate import generate
 from .golden import golden_app
 from .guard import GuardedCommand
 from .kv import kv_app
+from .kvstore import kvstore_app
 from .models import models_app
 from .run import run
 from .serve import serve
@@ -41,6 +42,7 @@ def build_app() -> typer.Typer:
     app.add_typer(bench_app(), name="bench")
     app.add_typer(kv_app(), name="kv")
     app.add_typer(golden_app(), name="golden")
+    app.add_typer(kvstore_app(), name="kvstore")
     return app
 
 

@@ -18,7 +18,7 @@ from headrace.contract.errors import StoreError
 from headrace.contract.ports import BlockMover, Bytes
 
 from .budget import Budget
-from .records import RecordSpec
+from .records import RecordSpec, StoreMatch
 from .saver import Grain, Saver
 from .session import StoreSession
 
@@ -32,12 +32,18 @@ FETCH_TIMEOUT_S = 5.0
 class Store(Protocol):
     """What the connector needs of a store; no call raises."""
 
+    @property
+    def fast_lookups(self) -> bool:
+        """Whether ``has`` may be asked on the loop's thread."""
+        ...
+
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch: ...
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None: ...
+    def release(self, lease: int) -> None: ...
     def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]: ...
-    def get(self, key: bytes, kind: int) -> Bytes | None: ...
     def put(
         self, key: bytes, kind: int, payload: Bytes, *, tenant: bytes, depth: int, turn: int, ttl_class: int
     ) -> bool: ...
-    def turn_of(self, key: bytes, kind: int) -> int: ...
     def close(self) -> None: ...
 
 
@@ -113,6 +119,11 @@ class StoreConnector:
         """Notes a sealed grain for the next flush."""
         if self._saver is not None and not self.off:
             self._saver.add(Grain(key, session.tenant, index, session.turn, blocks))
+
+    def note_stored(self, keys: Sequence[bytes]) -> None:
+        """These need not be saved. From fetch threads."""
+        if self._saver is not None:
+            self._saver.note_stored(keys)
 
     def flush(self) -> None:
         if self._saver is not None and not self.off:

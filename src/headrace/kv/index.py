@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lmdb
@@ -18,6 +18,7 @@ from .segment import PAGE, padded
 
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
 SEGMENT = struct.Struct("<QQ")
+SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last use
 MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
 FORMAT = b"1"
 
@@ -83,12 +84,12 @@ class Change:
         self._txn.put(key, entry.pack(), db=self._index.entries)
         self._credit(entry.segment, entry.span)
 
-    def mark_used(self, key: EntryKey, when: float) -> None:
-        """Moves an entry to the young end; nothing happens when it is gone."""
+    def mark_used(self, key: EntryKey, when: float, turn: int = 0) -> None:
+        """Moves an entry to the young end, in a later ``turn`` perhaps; nothing happens when it is gone."""
         entry = self.get(key)
         if entry is not None:
-            packed = ENTRY.pack(*ENTRY.unpack(entry.pack())[:-1], when)
-            self._txn.put(key, packed, db=self._index.entries)
+            changed = replace(entry, used=max(when, entry.used), turn=max(turn, entry.turn))
+            self._txn.put(key, changed.pack(), db=self._index.entries)
 
     def remove(self, key: EntryKey) -> bool:
         """Takes an entry out; false when there was none."""
@@ -155,6 +156,12 @@ class Index:
         with self._env.begin() as txn:
             change = Change(txn, self)
             return [change.get(key) for key in keys]
+
+    def serving(self, keys: Iterable[EntryKey]) -> list[tuple[int, bytes, float] | None]:
+        """Class, namespace and last use of several entries: what ``held`` says, for those in a hurry."""
+        with self._env.begin(db=self.entries) as txn:
+            found = map(txn.get, keys)
+            return [None if data is None else SERVING.unpack(data) for data in found]
 
     def all_entries(self) -> list[tuple[EntryKey, Entry]]:
         with self._env.begin() as txn:

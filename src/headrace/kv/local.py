@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +20,23 @@ import lmdb
 from headrace.contract.errors import StoreError
 
 from . import reclaim
+from .ages import CHAT, expired
+from .chooser import Chooser
+from .counts import Counts
 from .disk import Disk
 from .index import Entry, EntryKey, Index, entry_key
-from .policy import Lru, Policy
+from .policy import Policy
+from .records import RecordSpec, StoreMatch, usable_grains
 from .recovery import recover, remove_index
 from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
+from .uses import Uses
 from .writer import SegmentWriter, open_segment
 
 log = logging.getLogger("headrace.kv")
 
-DAY_S = 86_400.0
-TTL_S = {0: 7 * DAY_S, 1: 3 * DAY_S}  # chat, agent
-CHAT, AGENT = 0, 1
 SEGMENT_BYTES = 64 << 20
 ANY_SPACE = bytes(16)
-USED_BATCH = 256  # uses noted at once
 Trouble = (OSError, lmdb.Error)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What has happened since the store was opened. ``damaged``: values that failed their checks and were dropped."""
-
-    hits: int = 0
-    misses: int = 0
-    puts: int = 0
-    failed_puts: int = 0
-    failed_reads: int = 0
-    damaged: int = 0
-    evicted: int = 0
-    recovered: int = 0
 
 
 class LocalStore:
@@ -57,6 +44,8 @@ class LocalStore:
 
     Raises StoreError when it cannot be opened; no other method does.
     """
+
+    fast_lookups = True
 
     def __init__(
         self,
@@ -71,16 +60,17 @@ class LocalStore:
     ) -> None:
         self.folder, self.capacity_bytes, self.name_space = folder, capacity_bytes, name_space
         self.segment_bytes = max(4 * PAGE, min(segment_bytes, capacity_bytes // 4))
-        self.policy: Policy = policy or Lru()
+        self.chooser = Chooser(policy)
         self.counts = Counts()
         self.disk = disk or Disk()
         self.clock = clock
         self.lock = threading.RLock()
         self.segments = folder / "segments"
+        self.pinned: Callable[[EntryKey], bool] = lambda _: False  # what must not be evicted now
         self._writer: SegmentWriter | None = None
-        self._used: dict[EntryKey, float] = {}
         self._closed = False
         self.index = self._open()
+        self._uses = Uses(self.index, self.chooser, capacity_bytes, clock)
 
     def _open(self) -> Index:
         place = self.folder / "index"
@@ -104,10 +94,45 @@ class LocalStore:
     def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]:
         """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
         try:
-            held = self.index.held(entry_key(*key) for key in keys)
+            held = self.index.serving([entry_key(*key) for key in keys])
         except Trouble:
             return [False] * len(keys)
-        return [entry is not None and self._serves(entry) for entry in held]
+        now = self.clock()
+        return [entry is not None and self._serves(*entry, now) for entry in held]
+
+    def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
+        """Bytes of values; 0 for what is not here."""
+        return [0 if entry is None else entry.length for entry in self._entries(keys)]
+
+    def turn_of(self, key: bytes, kind: int) -> int:
+        """The turn a value was stored in; 0 when it is not here."""
+        [entry] = self._entries([(key, kind)])
+        return 0 if entry is None else entry.turn
+
+    def _entries(self, keys: Sequence[tuple[bytes, int]]) -> list[Entry | None]:
+        try:
+            return self.index.held(entry_key(*key) for key in keys)
+        except Trouble:
+            return [None] * len(keys)
+
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+        """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
+        names = [(key, int(spec.kind)) for key in keys for spec in specs]
+        held = dict(zip(names, self.has(names)))
+        end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
+        self.observe(keys, end, [int(spec.kind) for spec in specs])
+        return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
+
+    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
+        """A chain was asked for and so much of it found: what decides who leaves."""
+        self._uses.note_chain(keys, found, kinds)
+
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
+        del lease
+        return self.get(key, kind)
+
+    def release(self, lease: int) -> None:
+        """There was none."""
 
     def get(self, key: bytes, kind: int) -> Bytes | None:
         """The value, checked; None is a miss, whatever the reason."""
@@ -116,7 +141,7 @@ class LocalStore:
         for _ in range(2):  # a value that was moved between the look-up and the read is found at the second try
             try:
                 entry = self.index.get(name)
-                if entry is None or not self._serves(entry):
+                if entry is None or not self._serves_entry(entry):
                     break
                 value = self._read(name, key, entry)
                 break
@@ -129,12 +154,16 @@ class LocalStore:
             self.counts.misses += 1
             return None
         self.counts.hits += 1
-        self._note_use(name)
+        if self._uses.note(name):
+            self.flush_uses()
         return value
 
-    def _serves(self, entry: Entry) -> bool:
-        foreign = self.name_space not in (ANY_SPACE, entry.name_space)
-        return not foreign and not reclaim.expired(entry, self.clock())
+    def _serves(self, ttl_class: int, name_space: bytes, used: float, now: float) -> bool:
+        foreign = self.name_space not in (ANY_SPACE, name_space)
+        return not foreign and not expired(ttl_class, used, now)
+
+    def _serves_entry(self, entry: Entry) -> bool:
+        return self._serves(entry.ttl_class, entry.name_space, entry.used, self.clock())
 
     def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
         fd = open_segment(self.disk, self.segments, entry.segment)
@@ -160,20 +189,10 @@ class LocalStore:
                 change.remove(name)
                 self.counts.damaged += 1
 
-    def _note_use(self, name: EntryKey) -> None:
-        with self.lock:
-            self._used[name] = self.clock()
-            if len(self._used) >= USED_BATCH:
-                self.flush_uses()
-
     def flush_uses(self) -> None:
         """Writes down what was used since the last time: the order in which values leave."""
-        with self.lock, contextlib.suppress(*Trouble):
-            used, self._used = self._used, {}
-            if used:
-                with self.index.change() as change:
-                    for name, when in used.items():
-                        change.mark_used(name, when)
+        with contextlib.suppress(*Trouble):
+            self._uses.flush()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -212,14 +231,14 @@ class LocalStore:
         if not reclaim.make_room(self, head.span + 2 * PAGE):
             return False
         now = self.clock()
-        writer, offset = self.append(_with_crcs(head, payload), payload)
+        writer, offset = self.append(replace(head, crcs=page_crcs(payload)), payload)
         place = (writer.number, offset, head.length, head.kind, head.ttl_class, head.depth, head.turn)
         entry = Entry(*place, head.name_space, head.tenant, now, now)
         name = entry_key(head.key, head.kind)
         with self.index.change() as change:
             change.set_size(writer.number, writer.size)
             held = change.get(name)
-            if held is None or not self._serves(held):  # another process may have been faster
+            if held is None or not self._serves_entry(held):  # another process may have been faster
                 change.put(name, entry)
         return True
 
@@ -255,14 +274,6 @@ class LocalStore:
 
     # -- looking after it ---------------------------------------------------------------------------------------
 
-    def turn_of(self, key: bytes, kind: int) -> int:
-        """The turn a value was stored in; 0 when it is not here."""
-        try:
-            entry = self.index.get(entry_key(key, kind))
-        except Trouble:
-            return 0
-        return 0 if entry is None else entry.turn
-
     def delete(self, key: bytes, kind: int) -> bool:
         """Forgets a value; its bytes are given back with their segment."""
         try:
@@ -281,10 +292,16 @@ class LocalStore:
             "value_bytes": sum(entry.length for _, entry in entries),
             "values": len(entries),
             "segments": len(rows),
+            "policy": self.policy.name,
             "tenants": len({entry.tenant for _, entry in entries}),
             "name_spaces": len({entry.name_space for _, entry in entries}),
             **asdict(self.counts),
         }
+
+    @property
+    def policy(self) -> Policy:
+        """By which values leave."""
+        return self.chooser.policy
 
     def close(self) -> None:
         """Seals and lets go. Later calls store and find nothing."""
@@ -294,8 +311,3 @@ class LocalStore:
                 self.seal()
                 self._closed = True
                 self.index.close()
-
-
-def _with_crcs(head: ValueHead, payload: Bytes) -> ValueHead:
-    fields = (head.key, head.kind, head.length, head.name_space, head.tenant, head.depth, head.turn, head.ttl_class)
-    return ValueHead(*fields, crcs=page_crcs(payload))

@@ -6,9 +6,15 @@ import shutil
 from pathlib import Path
 
 OFF = "off"
+SCHEMES = ("tcp://", "ipc://")
 DEFAULT_BYTES = 4 << 30
 SHARE_OF_DISK = 0.1  # of what is free when the store is opened
 NO_LIMIT = 1 << 62
+
+
+def is_address(where: str) -> bool:
+    """Whether a store is reached through a server, not through a folder."""
+    return where.startswith(SCHEMES)
 
 
 def default_folder(cache: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from .ages import expired
 from .index import Entry, EntryKey
 from .policy import Item
 from .segment import PAGE, decode_head, read_page, read_payload, scan
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
 
 WORTH_MOVING = 0.5  # a segment with more than this share alive is emptied by eviction rather than copied
 ROUNDS = 64  # of making room; then the put is refused
-
-
-def expired(entry: Entry, now: float) -> bool:
-    """Whether its class's time since the last use is over."""
-    from .local import TTL_S
-
-    return now - entry.used > TTL_S.get(entry.ttl_class, 0.0)
 
 
 def make_room(store: LocalStore, need: int) -> bool:
@@ -52,7 +46,7 @@ def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tup
     def order(numbered: tuple[int, tuple[EntryKey, Entry]]) -> tuple[bool, float, int]:
         position, (_, entry) = numbered
         item = Item(position, entry.depth, entry.turn, size=entry.length)
-        return not expired(entry, now), store.policy.rank(item, capacity), -entry.depth
+        return not expired(entry.ttl_class, entry.used, now), store.policy.rank(item, capacity), -entry.depth
 
     return [pair for _, pair in sorted(enumerate(entries), key=order)]
 
@@ -63,6 +57,8 @@ def evict(store: LocalStore, size: int) -> int:
     for key, entry in ranked(store, store.index.all_entries()):
         if freed >= size:
             break
+        if store.pinned(key):
+            continue
         victims.append(key)
         freed += entry.span
     with store.index.change() as change:
@@ -74,7 +70,7 @@ def evict(store: LocalStore, size: int) -> int:
 def expire(store: LocalStore) -> int:
     """Forgets what is too old; returns how many."""
     now = store.clock()
-    old = [key for key, entry in store.index.all_entries() if expired(entry, now)]
+    old = [key for key, entry in store.index.all_entries() if expired(entry.ttl_class, entry.used, now)]
     with store.index.change() as change:
         return sum(change.remove(key) for key in old)
 

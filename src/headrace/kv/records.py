@@ -69,6 +69,15 @@ class RecordSpec:
         return all(0 not in blocks[g * per_group + first : (g + 1) * per_group] for g in self.groups)
 
 
+@dataclass(frozen=True, slots=True)
+class StoreMatch:
+    """The first ``grains`` of a chain can be had, under ``lease``; ``turn``: in which the deepest was stored."""
+
+    grains: int
+    turn: int = 0
+    lease: int = 0
+
+
 def most_grains(specs: Sequence[RecordSpec], num_tokens: int) -> int:
     """How much of a prompt may be loaded. One token is left to compute; of its last grain's blocks some may be used,
     but not where a window would have to continue inside a grain: then one grain is given back.

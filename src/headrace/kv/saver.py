@@ -26,6 +26,7 @@ log = logging.getLogger("headrace.kv")
 
 MOST_BATCHES = 32  # steps whose copies may be under way
 SAVE_BYTES = 256 << 20
+MOST_KNOWN = 1 << 16  # keys remembered as stored, of a store that answers slowly
 COPY_TIMEOUT_S = 120.0  # of the device, which runs the copy in its turn
 CLOSE_TIMEOUT_S = 30.0
 CHAT = 0
@@ -59,6 +60,8 @@ class Saver:
         self._budget = Budget(SAVE_BYTES)
         self._sealed: list[Grain] = []
         self._under_way: set[bytes] = set()
+        self._stored: dict[bytes, None] = {}
+        self._lock = threading.Lock()
         self._queue: queue.Queue[Batch | None] = queue.Queue(MOST_BATCHES)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-kv-save", daemon=True)
@@ -91,8 +94,7 @@ class Saver:
 
     def _lacking(self, sealed: list[Grain]) -> list[Grain]:
         """Those of which the blocks still hold something that is not stored."""
-        names = [(grain.key, int(spec.kind)) for grain in sealed for spec in self._specs]
-        held = dict(zip(names, self._store.has(names))) if names else {}
+        held = self._held([(grain.key, int(spec.kind)) for grain in sealed for spec in self._specs])
         out = []
         for grain in {grain.key: grain for grain in sealed}.values():
             lacking = [spec for spec in self._specs if not held[grain.key, int(spec.kind)]]
@@ -100,6 +102,20 @@ class Saver:
             if kinds:
                 out.append(replace(grain, kinds=kinds))
         return out
+
+    def _held(self, names: list[tuple[bytes, int]]) -> dict[tuple[bytes, int], bool]:
+        """What is stored; of a store that answers slowly, what is known to be."""
+        if self._store.fast_lookups:
+            return dict(zip(names, self._store.has(names))) if names else {}
+        with self._lock:
+            return {name: name[0] in self._stored for name in names}
+
+    def note_stored(self, keys: Sequence[bytes]) -> None:
+        """These are stored. Thread-safe; the oldest are forgotten, which costs a copy."""
+        with self._lock:
+            self._stored |= dict.fromkeys(keys)
+            while len(self._stored) > MOST_KNOWN:
+                del self._stored[next(iter(self._stored))]
 
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
@@ -120,6 +136,8 @@ class Saver:
                 stored = self._store.put(grain.key, kind, records[kind], tenant=grain.tenant, **fields)
                 self._tally.saved += stored
                 self._tally.dropped += not stored
+                if stored:
+                    self.note_stored([grain.key])
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Lets what is queued be stored; what is not within the time is lost."""

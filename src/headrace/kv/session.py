@@ -18,7 +18,7 @@ from headrace._core import ExtraKeys, grain_chain, grain_root
 from headrace.contract.ports import Bytes
 
 from .keys import GRAIN, Extras, next_key, tenant_tag
-from .records import RecordKind, most_grains, usable_grains
+from .records import RecordKind, StoreMatch, most_grains, usable_grains
 
 if TYPE_CHECKING:
     from .connector import OpenStore, StoreConnector
@@ -112,13 +112,17 @@ class StoreSession:
         extras = ExtraKeys(adapter=self._extras.adapter)
         prompt = np.asarray(self._prompt[: self._most * GRAIN], np.int32)
         keys = grain_chain(self._root(opened), prompt, extras)
-        names = [(grain, int(spec.kind)) for grain in range(len(keys)) for spec in specs]
-        held = dict(zip(names, store.has([(keys[grain], kind) for grain, kind in names])))
-        end = usable_grains(specs, len(keys), lambda grain, kind: held[grain, int(kind)])
-        if end <= self._first_grain:
-            return {}, 0, 0
-        if end > 1:  # what everybody shares says nothing about a conversation
-            self.turn = store.turn_of(keys[end - 1], int(specs[0].kind)) + 1
+        match = store.match(keys, specs)
+        if match.grains > 1:  # what everybody shares says nothing about a conversation
+            self.turn = match.turn + 1
+        self._connector.note_stored(keys[: match.grains])
+        try:
+            return self._fetch(opened, keys, match) if match.grains > self._first_grain else ({}, 0, 0)
+        finally:
+            store.release(match.lease)
+
+    def _fetch(self, opened: OpenStore, keys: Sequence[bytes], match: StoreMatch) -> tuple[Payloads, int, int]:
+        specs, store, end = self._connector.specs, opened.store, match.grains
         wanted = [
             (grain, spec)
             for grain in range(self._first_grain, end)
@@ -131,7 +135,11 @@ class StoreSession:
             return {}, 0, 0
         payloads: Payloads = {}
         for grain, spec in wanted:
-            value = None if time.monotonic() > self._deadline else store.get(keys[grain], int(spec.kind))
+            value = (
+                None
+                if time.monotonic() > self._deadline
+                else store.get_leased(match.lease, keys[grain], int(spec.kind))
+            )
             if value is not None and len(value) == spec.bytes_per_grain:
                 payloads[grain, int(spec.kind)] = value
             elif spec.kind is RecordKind.BLOCK:

@@ -14,7 +14,8 @@ from kv_values import found, key_of, payload_of, put
 
 from headrace.contract.errors import StoreError
 from headrace.kv import reclaim
-from headrace.kv.local import AGENT, DAY_S, LocalStore
+from headrace.kv.ages import AGENT, DAY_S
+from headrace.kv.local import LocalStore
 from headrace.kv.policy import Turns
 from headrace.kv.segment import PAGE, padded
 
@@ -51,6 +52,11 @@ def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         LocalStore(tmp_path / "file", ROOMY)
+    store = LocalStore(tmp_path / "kv", ROOMY)
+    with pytest.raises(StoreError, match="cannot be opened"):  # one process opens it once
+        LocalStore(tmp_path / "kv", ROOMY)
+    assert put(store, 1)
+    store.close()
 
 
 def test_other_weights_or_dtype_never_see_a_value(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""``headrace kvstore``: the KV store as a service for several engines, and what such a server says of itself."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace import env
+
+from .console import print_json, print_table, to_stderr
+from .flags import ReportFlags, flagged, parse_size
+from .guard import GuardedCommand
+
+ADDRESS = "tcp://127.0.0.1:7420"
+Listen = Annotated[str, typer.Option(help="Where to listen; reachable from other machines only with --secret.")]
+Secret = Annotated[Path | None, typer.Option(help="File with the shared secret (mode 0600, 16 bytes or more).")]
+
+
+def kvstore_app() -> typer.Typer:
+    """The group of commands about the store's service."""
+    app = typer.Typer(no_args_is_help=True, help="The KV store as a service for several engines.")
+    app.callback()(_group)
+    commands: dict[str, Callable[..., None]] = {"serve": serve_command, "stat": stat_command}
+    for name, command in commands.items():
+        app.command(name, cls=GuardedCommand)(command)
+    return app
+
+
+def _group() -> None:
+    """The KV store as a service for several engines."""
+
+
+@flagged
+def serve_command(
+    report: ReportFlags,
+    listen: Annotated[
+        str, typer.Option(help="Where to listen; other machines only with --secret.")
+    ] = "tcp://127.0.0.1:7420",
+    folder: Annotated[Path | None, typer.Option(help="Default: kvstore in the cache folder.")] = None,
+    size: Annotated[str | None, typer.Option(help="Most the folder may take, such as 50GiB.")] = None,
+    secret: Secret = None,
+) -> None:
+    """Serve a store until interrupted. Engines use it with --kv-store ADDRESS."""
+    from headrace.kv.local import LocalStore
+    from headrace.kv.place import settle_capacity
+    from headrace.kv.secret import read_secret
+    from headrace.kv.server import StoreServer
+
+    key = None if secret is None else read_secret(secret)
+    place = folder or env.cache_dir() / "kvstore"
+    capacity = settle_capacity(place, None if size is None else parse_size("size", size))
+    store = LocalStore(place, capacity)
+    try:
+        server = StoreServer(store, listen, secret=key)
+    except BaseException:
+        store.close()
+        raise
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: server.stop())
+    if report.as_json:
+        print_json({"address": server.address, "folder": str(place), "capacity_bytes": capacity})
+    else:
+        to_stderr(f"serving {place} on {server.address}")
+    server.run()
+
+
+@flagged
+def stat_command(
+    report: ReportFlags,
+    address: Annotated[str, typer.Argument(help="Where the server listens.")] = "tcp://127.0.0.1:7420",
+    secret: Secret = None,
+) -> None:
+    """What a server holds and has done."""
+    from headrace.kv.client import RemoteStore
+    from headrace.kv.secret import read_secret
+
+    store = RemoteStore(address, secret=None if secret is None else read_secret(secret))
+    try:
+        facts = store.facts()
+    finally:
+        store.close()
+    if report.as_json:
+        print_json(facts)
+    else:
+        print_table(("what", "value"), [[name.replace("_", " "), value] for name, value in facts.items()])

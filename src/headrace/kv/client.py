@@ -1,0 +1,190 @@
+"""A store on another process or machine, as the connector sees one. Every wait has a deadline; every failure is a miss.
+
+After a deadline has passed the server is left alone for a while, so that a dead one costs one deadline and not one a
+request. Thread-safe: a call takes a connection of its own from a small pool.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import zmq
+
+from headrace._core import crc32c
+from headrace.contract.errors import StoreError
+from headrace.contract.ports import Bytes
+
+from .records import Match, RecordSpec, StoreMatch
+from .secret import secure_client
+from .wire import (
+    MOST_FRAME_BYTES,
+    MOST_ITEMS,
+    Answer,
+    Ask,
+    Check,
+    Checked,
+    Facts,
+    Get,
+    Got,
+    Has,
+    Held,
+    KindRule,
+    Put,
+    Release,
+    Request,
+    Stored,
+)
+
+CALL_TIMEOUT_S = 5.0
+BACKOFF_S = 10.0
+HIGH_WATER = 64
+
+A = TypeVar("A", bound=Answer)
+
+
+class RemoteStore:
+    """Speaks to a ``StoreServer`` at ``address``. Connects when it is first asked; no call raises."""
+
+    fast_lookups = False
+
+    def __init__(
+        self, address: str, *, secret: bytes | None = None, timeout_s: float = CALL_TIMEOUT_S, lease_s: float = 30.0
+    ) -> None:
+        self.address, self._secret, self._timeout_s, self._lease_s = address, secret, timeout_s, lease_s
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._idle: list[zmq.Socket[bytes]] = []
+        self._lock = threading.Lock()
+        self._number = 0
+        self._silent_until = 0.0
+        self._decoder = msgspec.msgpack.Decoder(Answer)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self.closed = False
+
+    # -- what a connector asks ----------------------------------------------------------------------------------
+
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+        rules = [
+            KindRule(int(s.kind), 0 if s.match is Match.ALL else s.window) for s in specs if s.match is not Match.NONE
+        ]
+        answer = self._call(
+            lambda n: Check(number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s), Checked
+        )
+        return StoreMatch(0) if answer is None else StoreMatch(answer[0].grains, answer[0].turn, answer[0].lease)
+
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
+        answer = self._call(lambda n: Get(number=n, lease=lease, names=[(key, kind)]), Got)
+        return None if answer is None else _value(answer[0], answer[1])
+
+    def get_range(self, lease: int, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
+        """A part of a value; a miss where it does not reach so far."""
+        ranges = [(offset, length)]
+        answer = self._call(lambda n: Get(number=n, lease=lease, names=[(key, kind)], ranges=ranges), Got)
+        return None if answer is None else _value(answer[0], answer[1])
+
+    def release(self, lease: int) -> None:
+        if lease:
+            self._call(lambda n: Release(number=n, lease=lease), Stored)
+
+    def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]:
+        answer = self._call(lambda n: Has(number=n, names=list(keys)), Held)
+        return [False] * len(keys) if answer is None else answer[0].held
+
+    def put(
+        self, key: bytes, kind: int, payload: Bytes, *, tenant: bytes, depth: int, turn: int = 1, ttl_class: int = 0
+    ) -> bool:
+        def ask(number: int) -> Put:
+            names, crcs = [(key, kind)], [int(crc32c(payload))]
+            return Put(
+                number=number, names=names, crcs=crcs, tenant=tenant, depths=[depth], turn=turn, ttl_class=ttl_class
+            )
+
+        answer = self._call(ask, Stored, [payload.data])
+        return answer is not None and answer[0].stored == [True]
+
+    def facts(self) -> dict[str, int | float | str]:
+        """What the server says of itself. Raises StoreError when it does not answer."""
+        answer = self._call(lambda n: Ask(number=n), Facts)
+        if answer is None:
+            raise StoreError(self.address, "does not answer (is it running, and is the secret the same?)")
+        return answer[0].facts
+
+    def close(self) -> None:
+        with self._lock:
+            self.closed = True
+            sockets, self._idle = self._idle, []
+        for socket in sockets:
+            socket.close()
+        self._context.destroy(linger=0)
+
+    # -- one call -----------------------------------------------------------------------------------------------
+
+    def _call(self, make: Any, kind: type[A], payloads: Sequence[Any] = ()) -> tuple[A, list[Any]] | None:
+        """The answer and its payloads; None when it did not come in time, or was a refusal."""
+        deadline = time.monotonic() + self._timeout_s
+        with self._lock:
+            if self.closed or time.monotonic() < self._silent_until:
+                return None
+            self._number += 1
+            number = self._number
+        request: Request = make(number)
+        try:
+            with self._socket() as socket:
+                socket.send_multipart([self._encode(request), *payloads], zmq.NOBLOCK, copy=False)
+                answer, frames = self._await(socket, number, deadline)
+        except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError):
+            with self._lock:
+                self._silent_until = time.monotonic() + BACKOFF_S
+            return None
+        return (answer, frames) if isinstance(answer, kind) else None
+
+    def _await(self, socket: zmq.Socket[bytes], number: int, deadline: float) -> tuple[Answer, list[Any]]:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0 or not socket.poll(int(left * 1000) + 1):
+                raise TimeoutError
+            frames = socket.recv_multipart(copy=False)
+            answer = self._decoder.decode(frames[0].buffer)
+            if answer.number == number:
+                return answer, [frame.buffer for frame in frames[1:]]
+
+    @contextmanager
+    def _socket(self) -> Iterator[zmq.Socket[bytes]]:
+        """A connection nobody else uses; one on which something went wrong is not used again."""
+        with self._lock:
+            socket = self._idle.pop() if self._idle else None
+        if socket is None:
+            socket = self._connect()
+        try:
+            yield socket
+        except BaseException:
+            socket.close()
+            raise
+        with self._lock:
+            if not self.closed:
+                self._idle.append(socket)
+                return
+        socket.close()
+
+    def _connect(self) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        socket.set_hwm(HIGH_WATER)
+        socket.linger = 0
+        socket.maxmsgsize = MOST_FRAME_BYTES
+        if self._secret is not None:
+            secure_client(socket, self._secret)
+        socket.connect(self.address)
+        return socket
+
+
+def _value(got: Got, frames: list[Any]) -> Bytes | None:
+    """The one value asked for, checked once more: it has come a long way."""
+    if got.there != [True] or len(frames) != 1:
+        return None
+    value = np.frombuffer(frames[0], np.uint8).copy()
+    return value if got.crcs == [int(crc32c(value))] else None

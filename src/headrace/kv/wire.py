@@ -1,0 +1,128 @@
+"""What a store's clients and its server say to one another: a header (MessagePack), then payloads as frames.
+
+A request has a number, and its answer the same one; nothing is answered twice. Bounds are checked while decoding, so
+that no message costs more than its size. Knows no sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from .keys import GRAIN
+
+MOST_ITEMS = 4096  # keys, values or chains in one message
+MOST_FRAME_BYTES = 64 << 20
+
+Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Tag = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Kind = Annotated[int, Meta(ge=0, le=255)]
+Count = Annotated[int, Meta(ge=0, le=1 << 40)]
+Crc = Annotated[int, Meta(ge=0, lt=1 << 32)]
+Name = tuple[Key, Kind]
+Names = Annotated[list[Name], Meta(max_length=MOST_ITEMS)]
+
+
+class KindRule(msgspec.Struct, frozen=True, array_like=True):
+    """A record kind a client needs: of every grain (``window`` 0), or of those its window still sees."""
+
+    kind: Kind
+    window: Count = 0
+
+    def first_needed(self, num_grains: int) -> int:
+        return 0 if self.window == 0 else max(0, num_grains * GRAIN - self.window + 1) // GRAIN
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t"):
+    """Root of all; ``number`` is the client's."""
+
+    number: Count
+
+
+class Check(Message, frozen=True, kw_only=True, tag="check"):
+    """How much of a chain is here? Grants a lease on what is."""
+
+    keys: Annotated[list[Key], Meta(max_length=MOST_ITEMS)]
+    rules: Annotated[list[KindRule], Meta(min_length=1, max_length=8)]
+    lease_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
+
+
+class Has(Message, frozen=True, kw_only=True, tag="has"):
+    """Which of these are here? No lease, no promise."""
+
+    names: Names
+
+
+class Get(Message, frozen=True, kw_only=True, tag="get"):
+    """Values under a lease. ``ranges``: (offset, length) per name; none: whole values."""
+
+    lease: Count
+    names: Names
+    ranges: Annotated[list[tuple[Count, Count]], Meta(max_length=MOST_ITEMS)] | None = None
+
+
+class Put(Message, frozen=True, kw_only=True, tag="put"):
+    """Values to store unless they are here; one frame each, in this order, with its CRC-32C."""
+
+    names: Names
+    crcs: Annotated[list[Crc], Meta(max_length=MOST_ITEMS)]
+    tenant: Tag
+    depths: Annotated[list[Count], Meta(max_length=MOST_ITEMS)]
+    turn: Annotated[int, Meta(ge=0, le=1 << 31)] = 1
+    ttl_class: Annotated[int, Meta(ge=0, le=1)] = 0
+
+
+class Release(Message, frozen=True, kw_only=True, tag="release"):
+    """A lease is not needed any more."""
+
+    lease: Count
+
+
+class Ask(Message, frozen=True, kw_only=True, tag="stat"):
+    """What the server holds and has done."""
+
+
+class Checked(Message, frozen=True, kw_only=True, tag="checked"):
+    """The first ``grains`` of the chain can be had until the lease ends; ``lease`` 0: there is none.
+
+    ``turn``: that in which the deepest of them was stored.
+    """
+
+    grains: int
+    kinds: list[Kind]
+    lease: int
+    expires_in_s: float
+    turn: int
+
+
+class Held(Message, frozen=True, kw_only=True, tag="held"):
+    held: list[bool]
+
+
+class Got(Message, frozen=True, kw_only=True, tag="got"):
+    """Which values follow as frames, in the order asked, and their CRC-32C; the others are misses."""
+
+    there: list[bool]
+    crcs: list[int]
+
+
+class Stored(Message, frozen=True, kw_only=True, tag="stored"):
+    """Which are stored now."""
+
+    stored: list[bool]
+
+
+class Facts(Message, frozen=True, kw_only=True, tag="facts"):
+    facts: dict[str, int | float | str]
+
+
+class Refused(Message, frozen=True, kw_only=True, tag="refused"):
+    """A request that cannot be served as asked; nothing was done."""
+
+    reason: str
+
+
+Request = Check | Has | Get | Put | Release | Ask
+Answer = Checked | Held | Got | Stored | Facts | Refused

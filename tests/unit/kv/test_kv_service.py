@@ -1,0 +1,273 @@
+"""The store as a service: leases, secrets, ranges, bounds, and what clients see of a server that is gone."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import zmq
+from kv_values import key_of, payload_of
+
+from headrace.contract.errors import ConfigError, StoreError
+from headrace.kv.client import RemoteStore
+from headrace.kv.leases import MOST_LEASES, Leases
+from headrace.kv.local import LocalStore
+from headrace.kv.records import Match, RecordKind, RecordSpec, StoreMatch, usable_grains
+from headrace.kv.secret import read_secret
+from headrace.kv.server import StoreServer
+
+BLOCK = RecordSpec(RecordKind.BLOCK, (0,), 5000)
+STATE = RecordSpec(RecordKind.STATE, (1,), 5000, (1,), Match.TRAILING, 200)
+TENANT = bytes(16)
+LOOPBACK = "tcp://127.0.0.1:*"
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@contextmanager
+def serving(folder: Path, capacity: int = 64 << 20, **settings: Any) -> Iterator[StoreServer]:
+    server = StoreServer(LocalStore(folder, capacity, segment_bytes=50_000), LOOPBACK, **settings)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: Clock) -> Iterator[StoreServer]:
+    with serving(tmp_path, clock=clock) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: StoreServer) -> Iterator[RemoteStore]:
+    store = RemoteStore(server.address)
+    yield store
+    store.close()
+
+
+def put(store: Any, number: int, kind: int = 0) -> bool:
+    key = key_of(number)
+    return bool(store.put(key, kind, payload_of(key), tenant=TENANT, depth=number, turn=3))
+
+
+def match(store: Any, *numbers: int, specs: tuple[RecordSpec, ...] = (BLOCK,)) -> StoreMatch:
+    return store.match([key_of(number) for number in numbers], specs)
+
+
+def test_put_match_get_release(client: RemoteStore) -> None:
+    assert match(client, 0, 1).grains == 0
+    assert put(client, 0)
+    assert put(client, 0)
+    assert put(client, 1)
+    assert client.has([(key_of(0), 0), (key_of(0), 2), (key_of(5), 0)]) == [True, False, False]
+    found = match(client, 0, 1, 2)
+    assert (found.grains, found.turn) == (2, 3)
+    for number in (0, 1):
+        value = client.get_leased(found.lease, key_of(number), 0)
+        assert value is not None
+        assert np.array_equal(value, payload_of(key_of(number)))
+    assert client.get_leased(found.lease, key_of(2), 0) is None
+    client.release(found.lease)
+    assert client.get_leased(found.lease, key_of(0), 0) is None
+    facts = client.facts()
+    assert (facts["puts"], facts["leases"], facts["requests_put"]) == (2, 0, 3)
+
+
+def test_nothing_is_read_without_a_lease_or_after_it(client: RemoteStore, clock: Clock) -> None:
+    put(client, 0)
+    put(client, 1)
+    found = match(client, 0)
+    assert client.get_leased(found.lease, key_of(1), 0) is None  # it is on the other value
+    assert client.get_leased(found.lease + 1, key_of(0), 0) is None
+    assert client.get_leased(found.lease, key_of(0), 0) is not None
+    clock.now = 31.0
+    assert client.get_leased(found.lease, key_of(0), 0) is None
+    assert match(client, 0).lease != found.lease
+
+
+def test_ranges(client: RemoteStore) -> None:
+    put(client, 0)
+    lease, whole = match(client, 0).lease, payload_of(key_of(0))
+    for offset, length in ((0, 5000), (0, 1), (4999, 1), (17, 300)):
+        part = client.get_range(lease, key_of(0), 0, offset, length)
+        assert part is not None
+        assert np.array_equal(part, whole[offset : offset + length])
+    assert client.get_range(lease, key_of(0), 0, 4999, 2) is None
+
+
+@pytest.mark.parametrize("held", [h for h in itertools.product((False, True), repeat=6) if sum(h) in (3, 4, 5)])
+def test_server_and_engine_agree_on_what_is_usable(held: tuple[bool, ...]) -> None:
+    from headrace.kv.server import _usable
+    from headrace.kv.wire import Check, KindRule
+
+    keys = [key_of(i) for i in range(3)]
+    table = {(keys[g], kind): held[g + (3 if kind else 0)] for g in range(3) for kind in (0, 2)}
+    request = Check(number=1, keys=keys, rules=[KindRule(0), KindRule(2, 200)])
+    expected = usable_grains((BLOCK, STATE), 3, lambda g, kind: table[keys[g], int(kind)])
+    assert _usable(request, table) == expected
+
+
+def test_a_lease_keeps_its_values_from_being_evicted(tmp_path: Path) -> None:
+    with serving(tmp_path, capacity=400_000) as server:
+        store = RemoteStore(server.address)
+        for number in range(3):
+            put(store, number)
+        found = match(store, 0, 1, 2)
+        for number in range(3, 80):
+            assert put(store, number)
+        assert all(store.get_leased(found.lease, key_of(n), 0) is not None for n in range(3))
+        store.release(found.lease)
+        for number in range(80, 140):
+            put(store, number)
+        assert match(store, 0).grains == 0
+        store.close()
+
+
+def test_leases_are_bounded_in_number_and_bytes() -> None:
+    clock = Clock()
+    leases = Leases(clock, 100)
+    first = leases.grant([b"a", b"b"], 60, 10)
+    assert first is not None
+    assert leases.grant([b"c"], 50, 10) is None
+    second = leases.grant([b"a"], 40, 20)
+    assert second is not None
+    leases.release(first.number)
+    leases.release(first.number)
+    assert leases.pinned(b"a")
+    assert not leases.pinned(b"b")
+    clock.now = 20.0
+    assert leases.sweep() == 1
+    assert not leases.pinned(b"a")
+    many = [leases.grant([], 0, 5) for _ in range(MOST_LEASES + 1)]
+    assert many[-1] is None
+    assert many[-2] is not None
+
+
+def test_a_secret_is_asked_for_and_kept(tmp_path: Path) -> None:
+    with serving(tmp_path, secret=b"0123456789abcdef") as server:
+        knows = RemoteStore(server.address, secret=b"0123456789abcdef")
+        assert put(knows, 0)
+        assert match(knows, 0).grains == 1
+        for secret in (None, b"0123456789abcdeX"):
+            stranger = RemoteStore(server.address, secret=secret, timeout_s=0.3)
+            assert not put(stranger, 1)
+            with pytest.raises(StoreError, match="does not answer"):
+                stranger.facts()
+            stranger.close()
+        knows.close()
+
+
+def test_other_machines_need_a_secret(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "one", 1 << 20)
+    with pytest.raises(StoreError, match="secret"):
+        StoreServer(store, "tcp://0.0.0.0:*")
+    with serving(tmp_path / "two") as other, pytest.raises(StoreError, match="cannot be listened on"):
+        StoreServer(store, other.address)
+    store.close()
+
+
+def test_secrets_are_files_of_one_owner(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    for text, mode, words in (("short", 0o600, "16"), ("long enough for a secret", 0o644, "chmod")):
+        path.write_text(text)
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=words):
+            read_secret(path)
+    path.chmod(0o600)
+    assert read_secret(path) == b"long enough for a secret"
+    with pytest.raises(ConfigError, match="missing"):
+        read_secret(tmp_path / "missing")
+
+
+def raw(server: StoreServer, *frames: bytes) -> Any:
+    """What the server answers to frames; None when it does not."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.connect(server.address)
+        socket.send_multipart(list(frames))
+        return msgspec.msgpack.decode(socket.recv()) if socket.poll(300) else None
+
+
+def test_messages_that_are_none_are_refused_and_harm_nobody(server: StoreServer, client: RemoteStore) -> None:
+    encode = msgspec.msgpack.encode
+    assert raw(server, b"") is None
+    assert raw(server, b"\xff" * 100) is None
+    assert raw(server, encode({"t": "get"})) is None
+    put_one = {"t": "put", "number": 7, "names": [(key_of(0), 0)], "crcs": [1], "tenant": TENANT, "depths": [0]}
+    for message in (
+        {"t": "nonsense", "number": 7},
+        {"t": "check", "number": 7, "keys": [b"short"], "rules": [(0, 0)]},
+        {"t": "check", "number": 7, "keys": [], "rules": []},
+        {"t": "check", "number": 7, "keys": [], "rules": [(0, 0)], "lease_s": 1e9},
+        {"t": "get", "number": 7, "lease": -1, "names": []},
+        put_one,
+        {**put_one, "depths": []},
+    ):
+        answer = raw(server, encode(message))
+        assert (answer["t"], answer["number"]) == ("refused", 7)
+    assert raw(server, encode(put_one), b"not what the checksum says")["stored"] == [False]
+    assert put(client, 0)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_dead_server_costs_one_deadline_and_then_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path) as server:
+        address = server.address
+        store = RemoteStore(address, timeout_s=0.2)
+        assert put(store, 0)
+    assert match(store, 0).grains == 0
+    started = time.monotonic()
+    for _ in range(200):
+        assert match(store, 0).grains == 0
+        assert not put(store, 1)
+    assert time.monotonic() - started < 10  # four hundred deadlines would be eighty seconds
+    store.close()
+    assert match(store, 0).grains == 0
+
+
+def test_many_threads_share_a_client(client: RemoteStore) -> None:
+    wrong: list[int] = []
+
+    def work(first: int) -> None:
+        for number in range(first, first + 20):
+            put(client, number)
+            lease = match(client, number).lease
+            value = client.get_leased(lease, key_of(number), 0)
+            if value is None or not np.array_equal(value, payload_of(key_of(number))):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(20 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
