@@ -9,7 +9,7 @@
 namespace headrace::kernels {
 namespace {
 
-constexpr std::int64_t kChunkQueries = 48;  // query rows times heads that share each loaded tile of keys
+constexpr std::int64_t kChunkQueries = 96;  // query rows times heads that share each loaded tile of keys
 
 std::vector<AttentionChunk> cut_into_chunks(const AttentionArgs& args) {
   const std::int64_t rows = std::max<std::int64_t>(1, kChunkQueries / (args.q_heads / args.kv_heads));
@@ -41,7 +41,8 @@ class Step {
     // Few chunks over a long context (decoding): share out their partitions, or most threads would idle.
     if (items < 4 * num_threads() && longest() > 1) return run_by_partition();
     parallel_for(items, [this](std::int64_t item) {
-      const AttentionChunk& chunk = chunks_[static_cast<std::size_t>(item / args_.kv_heads)];
+      // Last chunks first: those of a prompt see most, and a short one at the end leaves no thread waiting long.
+      const AttentionChunk& chunk = chunks_[chunks_.size() - 1 - static_cast<std::size_t>(item / args_.kv_heads)];
       table().attend_chunk(args_, chunk, item % args_.kv_heads, scratch_for(chunk));
     });
   }

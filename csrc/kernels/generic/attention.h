@@ -124,6 +124,8 @@ class ChunkAttention {
     while (first < end && shape_.visible(first, at).high <= 0) ++first;
     while (end > first && shape_.visible(end - 1, at).low >= kTile) --end;
     if (first == end) return;
+    const std::int64_t next = at + kTile, last = chunk_.end_position();
+    if (next < last) tile_.ask_for(args_, chunk_, next, next + kTile < last ? next + kTile : last);
     tile_.fetch(args_, chunk_, at, {shape_.visible(first, at).low, shape_.visible(end - 1, at).high});
     if (few()) return few_.attend(at, tile_, part);
     for (std::int64_t v = 0; v < shape_.vectors;) {

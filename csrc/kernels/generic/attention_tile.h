@@ -46,6 +46,20 @@ class TileAttention {
     }
   }
 
+  // Asks the memory for the rows of positions [at, end), so that they are near when their turn comes: blocks lie
+  // anywhere, and no processor foresees where.
+  void ask_for(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t at, std::int64_t end) const {
+    RowWalk walk(args, chunk, shape_.kv_head, at);
+    const std::int64_t bytes = row_bytes(args.k_cache.format, shape_.head_dim);
+    for (; at < end; ++at) {
+      const std::int64_t row = walk.next();
+      for (std::int64_t i = 0; i < bytes; i += 64) {
+        __builtin_prefetch(args.k_cache.row(row, shape_.head_dim) + i);
+        __builtin_prefetch(args.v_cache.row(row, shape_.head_dim) + i);
+      }
+    }
+  }
+
   // What the largest weight of a query becomes; products with values of 32 positions must fit an int32 sum.
   float largest_weight() const { return largest_weight_; }
 

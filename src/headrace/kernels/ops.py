@@ -112,8 +112,9 @@ class Ops:
     silu_mul: Callable[[Tensor], Tensor]
     # gelu_tanh_mul(x (T, 2F)) -> (T, F): gelu (tanh approximation) of the first half, times the second.
     gelu_tanh_mul: Callable[[Tensor], Tensor]
-    # Caches are float32 or bfloat16; writing rounds to nearest even, reading widens exactly.
-    # write_kv(k (T, Hkv, D), v (T, Hkv, D), k_cache (B, Hkv, block_size, D), v_cache, slots (T,)): in place.
+    # Caches (B, Hkv, block_size, row) are float32, bfloat16, or int16 or int8 codes with a scale (see ``kv_rows``);
+    # writing rounds to nearest even. Over codes a backend may round queries and weights to int16.
+    # write_kv(k (T, Hkv, D), v (T, Hkv, D), k_cache, v_cache, slots (T,)): in place.
     #   slot = block * block_size + offset; -1 is padding and writes nothing.
     write_kv: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
     # qkv_to_cache(qkv (T, (Hq + 2 Hkv) * D), q_norm (D,) | None, k_norm (D,) | None, eps, positions (T,),
@@ -126,7 +127,7 @@ class Ops:
     gather_rows: Callable[[Tensor, Tensor], Tensor]
     # axpy(x (T, D), factor, other (T, D) | None) -> x * factor (+ other): multiplied first, then added.
     axpy: Callable[[Tensor, float, Tensor | None], Tensor]
-    # paged_attention(q (T, Hq, D), k_cache (B, Hkv, block_size, D), v_cache, block_table (S, max_blocks),
+    # paged_attention(q (T, Hq, D), k_cache, v_cache, block_table (S, max_blocks),
     #   query_start_loc (S+1,), seq_lens (S,), scale, window) -> (T, Hq, D).
     #   Row j of slice s sits at position seq_lens[s] - (query_start_loc[s+1] - query_start_loc[s]) + j and
     #   sees positions <= its own, and > its own - window when window > 0. Blocks wholly outside may be 0
