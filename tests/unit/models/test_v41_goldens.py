@@ -21,17 +21,17 @@ from v41_data import PROMPTS, VARIANTS, Goldens, folder, goldens, median_row, mo
 
 from headrace.api.text.engram_map import engram_map
 from headrace.api.text.tokenizer import load_tokenizer
-from headrace.models.deepseek_v41.attention import index_keys, index_query
+from headrace.models.deepseek_v41.attention import query_latent
 from headrace.models.deepseek_v41.drafting import DraftBlock, context_records, draft_block
 from headrace.models.deepseek_v41.engram import add_engram
 from headrace.models.deepseek_v41.engram_hash import table_rows
 from headrace.models.deepseek_v41.experts import choose_experts
 from headrace.models.deepseek_v41.forward import V41Model
+from headrace.models.deepseek_v41.indexing import choose, index_keys, index_query, is_candidate_source
 from headrace.models.deepseek_v41.layer import run_layer
 from headrace.models.deepseek_v41.mixing import collapse
 from headrace.models.deepseek_v41.params import LayerParams
 from headrace.models.deepseek_v41.quantise import decode_e4m3, pack_mxfp8, unpack_kv4
-from headrace.models.deepseek_v41.selection import best_blocks, best_entries, entries_of, index_scores
 from headrace.models.deepseek_v41.step import Step
 from headrace.models.deepseek_v41.vision import picture_features, place_picture
 
@@ -128,21 +128,18 @@ def test_selection_from_the_stored_keys_and_queries(variant: str, prompt: str) -
         hidden = normed_at(
             of, step, layer, g[f"{prompt}.index_query_trunk"][number], g[f"{prompt}.index_query_premix"][number]
         )
-        query, weights = index_query(step, of.params.layers[layer], hidden, positions)
+        params = of.params.layers[layer]
+        latent = query_latent(step, params.attention, hidden)
+        query, weights = index_query(step, params, latent, hidden, positions)
         keys = g[f"{prompt}.index_keys.{topology.index_key_sources[layer]}"].float()
-        scores = index_scores(of.arithmetic.ops, query, weights, of.arithmetic.ops.pack_weight(keys))
         visible = (positions + 1) // topology.ratios[layer]
-        allowed, c = None, topology.candidates
-        assert c is not None
-        if layer == c.source:
-            blocks = best_blocks(scores, visible, c.num_blocks, c.block_size)
-            want = g[f"{prompt}.candidate_blocks"]
+        among = blocks if topology.chooses_among_candidates(layer) else None
+        choice = choose(step, layer, query, weights, keys, visible, among)
+        assert torch.equal(choice.entries, g[f"{prompt}.index_topk"][number].long()), layer
+        if is_candidate_source(step, layer):
+            blocks, want = choice.blocks, g[f"{prompt}.candidate_blocks"]
             assert torch.equal(blocks[:, : want.shape[1]], want.long())
             assert (blocks[:, want.shape[1] :] == -1).all()
-        elif layer > c.source:
-            allowed = entries_of(blocks, c.block_size, len(keys))
-        entries = best_entries(scores, visible, of.config.index_topk, allowed)
-        assert torch.equal(entries, g[f"{prompt}.index_topk"][number].long()), layer
 
 
 def at_positions(step: Step, positions: Tensor) -> Step:

@@ -8,7 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from v41_config import CONFIG, text
+from paged_runner import PagedRunner
+from v41_config import CONFIG, dummy_model, text
 
 from headrace.api.text.engram_map import normalised
 from headrace.contract.errors import ConfigError
@@ -19,6 +20,7 @@ from headrace.models.deepseek_v41.config import derive_v41
 from headrace.models.deepseek_v41.config_parts import EngramConfig, MoEConfig
 from headrace.models.deepseek_v41.engram_hash import IMAGE, ngrams, table_primes
 from headrace.models.deepseek_v41.experts import choose_experts
+from headrace.models.deepseek_v41.layer import run_layer
 from headrace.models.deepseek_v41.mixing import Mix, balance, collapse, first_pre, write_back
 from headrace.models.deepseek_v41.records import Records, kv_layout
 from headrace.models.deepseek_v41.selection import best_blocks, best_entries, entries_of, members
@@ -75,6 +77,23 @@ def test_entries_of_candidate_blocks() -> None:
 def test_members_of_lists() -> None:
     lists = torch.tensor([[0, 2, -1], [-1, -1, -1]])
     assert members(lists, 4).tolist() == [[True, False, True, False], [False] * 4]
+
+
+@torch.inference_mode()
+def test_index_layers_after_the_source_stay_inside_its_blocks() -> None:
+    """Through the program. 150 entries are 19 blocks, of which 8 are candidates: the source itself leaves them."""
+    of = dummy_model()
+    chosen: dict[int, torch.Tensor] = {}
+    step = of.begin(PagedRunner(of, of.arithmetic.ops, 1, 150).context({0: list(range(150))}))
+    trunk, pre = of.spread(of.embed(torch.arange(150, dtype=torch.int32)))
+    for layer, params in enumerate(of.params.layers):
+        trunk, pre = run_layer(step, layer, params, trunk, pre)
+        chosen[layer] = members(step.selected[0], 150) if step.selected else torch.empty(0)
+    held = entries_of(step.candidates[0], 8, 150)
+    assert (chosen[4] & ~held).any()
+    assert not (chosen[6] & ~held).any()
+    assert torch.equal(chosen[7], chosen[6])
+    assert not torch.equal(chosen[6], chosen[4])
 
 
 # -- attention --------------------------------------------------------------------------------------------------------

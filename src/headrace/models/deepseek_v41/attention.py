@@ -13,10 +13,10 @@ from torch import Tensor
 from headrace.kernels.ops import Ops
 
 from .compression import compress
+from .indexing import select
 from .params import AttentionParams, LayerParams
-from .quantise import pack_mxfp4, pack_mxfp8, unpack_kv4, unpack_mxfp4, unpack_mxfp8
-from .records import Section
-from .selection import best_blocks, best_entries, entries_of, index_scores, members
+from .quantise import pack_mxfp8, unpack_kv4, unpack_mxfp8
+from .selection import members
 from .step import Program, Slice, Step
 from .tensor_ops import rotate_tail
 
@@ -41,13 +41,14 @@ def attend(ops: Ops, query: Tensor, keys: Tensor, visible: Tensor, sink: Tensor)
 
 def attention(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> Tensor:
     """(T, hidden), normed -> (T, hidden). Writes what the layer owns of the caches, then reads."""
-    query = heads_of(step, params, query_latent(step, params.attention, hidden), step.positions)
+    latent = query_latent(step, params.attention, hidden)
+    query = heads_of(step, params, latent, step.positions)
     window = step.records.window[layer]
     step.pages.write(window, step.slice_of, step.positions, window_record(step, params, hidden, step.positions))
     if params.compressor is not None and step.compressed != layer:
         compress(step, layer, params, hidden)
     if params.indexer is not None:
-        _select(step, layer, params, hidden)
+        select(step, layer, params, latent, hidden)
     seen = [_attend_slice(step, layer, params, s, query[s.rows]) for s in step.slices]
     return project_out(step, params, torch.cat(seen), step.positions)
 
@@ -91,67 +92,14 @@ def _attend_tile(step: Step, layer: int, params: LayerParams, s: Slice, query: T
     window, floor = step.config.window, step.window_floor(layer, s)
     own = torch.arange(s.first + at, s.first + end).unsqueeze(1)
     held = torch.arange(min(max(floor, s.first + at - window + 1), s.first + end), s.first + end)
-    keys = [unpack_mxfp8(_read(step, step.records.window[layer], s, held))]
+    keys = [unpack_mxfp8(step.read(step.records.window[layer], s, held))]
     visible = [(held <= own) & (held > own - window)]
     if step.config.topology.ratios[layer]:
         chosen = members(step.selected[s.number][at:end], s.last)
         rows = chosen.any(0).nonzero().squeeze(1)
         source = step.config.topology.kv_sources[layer]
         unpack = unpack_kv4 if step.config.narrow_kv else unpack_mxfp8
-        keys.append(unpack(_read(step, step.records.kv[source], s, rows)))
+        keys.append(unpack(step.read(step.records.kv[source], s, rows)))
         visible.append(chosen[:, rows])
     query = query[at:end].contiguous()
     return attend(step.arithmetic.ops, query, torch.cat(keys), torch.cat(visible, dim=1), params.attention.sink)
-
-
-def _read(step: Step, section: Section, s: Slice, rows: Tensor) -> Tensor:
-    return step.pages.read(section, torch.full_like(rows, s.number), rows)
-
-
-def index_query(step: Program, params: LayerParams, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounded queries (T, index_heads, index_dim) and the heads' weights (T, index_heads)."""
-    assert params.indexer is not None
-    config, arithmetic = step.config, step.arithmetic
-    latent = query_latent(step, params.attention, hidden)
-    query = arithmetic.coded_linear(latent, params.indexer.query).unflatten(1, (config.index_heads, -1))
-    query = unpack_mxfp4(*pack_mxfp4(arithmetic.stored(rotate_tail(query, params.rotary, positions))))
-    # A positive constant, as the published program has it: it matters to rounding only.
-    scale = config.index_dim**-0.5 * config.index_heads**-0.5
-    return query, arithmetic.linear(hidden, params.indexer.head_weights) * scale
-
-
-def _select(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> None:
-    """Chooses compressed entries for this layer and those after it, up to the next index layer."""
-    query, weights = index_query(step, params, hidden, step.positions)
-    chosen = [_select_slice(step, layer, s, query[s.rows], weights[s.rows]) for s in step.slices]
-    step.selected = [entries for entries, _ in chosen]
-    candidates = step.config.topology.candidates
-    if candidates is not None and layer == candidates.source:
-        step.candidates = [blocks for _, blocks in chosen]
-
-
-def _select_slice(step: Step, layer: int, s: Slice, query: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, K) entries, and (rows, C) candidate blocks where this layer is their source, else (0, 0)."""
-    topology, config = step.config.topology, step.config
-    keys = index_keys(step, layer, s)
-    packed = step.arithmetic.ops.pack_weight(keys) if len(keys) else None
-    visible = (step.positions[s.rows] + 1) // topology.ratios[layer]
-    candidates, parts = topology.candidates, []
-    for at in range(0, len(query), QUERY_TILE):
-        tile = slice(at, at + QUERY_TILE)
-        scores = step.arithmetic.stored(index_scores(step.arithmetic.ops, query[tile], weights[tile], packed))
-        allowed, blocks = None, torch.empty(0, 0, dtype=torch.int64)
-        if candidates is not None and layer == candidates.source:
-            blocks = best_blocks(scores, visible[tile], candidates.num_blocks, candidates.block_size)
-        elif candidates is not None and layer > candidates.source:
-            allowed = entries_of(step.candidates[s.number][tile], candidates.block_size, len(keys))
-        parts.append((best_entries(scores, visible[tile], config.index_topk, allowed), blocks))
-    return torch.cat([entries for entries, _ in parts]), torch.cat([blocks for _, blocks in parts])
-
-
-def index_keys(step: Step, layer: int, s: Slice) -> Tensor:
-    """All keys (n, index_dim) of a sequence that ``layer`` chooses by: always those of the layer that owns them."""
-    source = step.config.topology.index_key_sources[layer]
-    rows = torch.arange(s.last // step.config.topology.ratios[layer])
-    codes = _read(step, step.records.index_codes[source], s, rows)
-    return unpack_mxfp4(codes, _read(step, step.records.index_scales[source], s, rows))

@@ -17,7 +17,7 @@ from headrace.models.context import ForwardContext
 from .arithmetic import Arithmetic
 from .config import V41Config
 from .engram_hash import IMAGE, ngrams
-from .records import Pages, Records, as_bytes, as_ids
+from .records import Pages, Records, Section, as_bytes, as_ids
 from .truncation import Truncation
 
 NOTHING_SKIPPED = Truncation()
@@ -74,6 +74,10 @@ class Step:
         """First position whose window keys rows of ``s`` may see in this layer."""
         in_decoder = layer >= self.config.topology.first_decoder
         return self.truncation.floor(self.known[s.number]) if in_decoder else 0
+
+    def read(self, section: Section, s: Slice, rows: Tensor) -> Tensor:
+        """Records (n, width) at ``rows`` (n,) of one sequence."""
+        return self.pages.read(section, torch.full_like(rows, s.number), rows)
 
     def kept(self) -> Tensor:
         """Rows (n,) that the decoder half computes."""
@@ -141,6 +145,6 @@ def _grams(step: Step, compressed: Tensor, pad: int, longest: int) -> Tensor:
     parts = []
     for s in step.slices:
         before = torch.arange(max(0, s.first - longest + 1), s.first)
-        history = as_ids(step.pages.read(section, torch.full_like(before, s.number), before))
+        history = as_ids(step.read(section, s, before))
         parts.append(ngrams(history, compressed[s.rows], pad, longest))
     return torch.cat(parts)
