@@ -1,4 +1,4 @@
-"""What repacking a model's weights takes of a load: the figures behind docs/adr/0007.
+"""What repacking a model's weights takes of a load: the figures behind docs/adr/0008.
 
 python scripts/pack_cost.py [MODEL]
 """

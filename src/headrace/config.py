@@ -13,20 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .config_checks import check
 from .contract.errors import ConfigError
 from .contract.files import read_small
-from .contract.layout import KV_ELEMENT_BYTES
 
 MAX_TOML_BYTES = 1 << 20
-INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
-BYTE_COUNTS = ("kv_memory", "grammar_cache", "kv_store_size")
-MIN_STORE_BYTES = 1 << 20
-METHODS = ("none", "ngram", "suffix", "draft_model", "self")
-MOST_DRAFTS = 64
-MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
-MAX_THREADS = 1024  # what the kernels' pool takes
-MAX_RANKS = 64
-MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,92 +237,3 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
     )
     check(config)
     return config
-
-
-def _require(condition: bool, name: str, reason: str) -> None:
-    if not condition:
-        raise ConfigError(name, reason)
-
-
-def _check_types(section: Any) -> None:
-    for f in dataclasses.fields(section):
-        value, kind = getattr(section, f.name), str(f.type)
-        if value is None and "None" in kind:
-            continue
-        wanted = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind.split(" ")[0]]
-        exact = isinstance(value, wanted) and not (isinstance(value, bool) and wanted is not bool)  # type: ignore[arg-type]
-        _require(exact, f.name, f"must be {kind.split(' ')[0]}, got {value!r}")
-        if wanted is int:  # the core counts in 32 bits, memory in 64
-            most = INT64_MAX if f.name in BYTE_COUNTS else INT32_MAX
-            _require(-most <= value <= most, f.name, f"must not exceed {most}")
-        _require(wanted is not str or "\0" not in value, f.name, "must not hold a zero byte")
-
-
-def sections_of(config: EngineConfig) -> list[Any]:
-    return [getattr(config, section.name) for section in dataclasses.fields(config)]
-
-
-def check(config: EngineConfig) -> None:
-    """Refuses values that cannot work on any machine. Raises ConfigError."""
-    for section in sections_of(config):
-        _check_types(section)
-    _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
-    formats = ("auto", *KV_ELEMENT_BYTES)
-    _require(config.cache.kv_dtype in formats, "kv_dtype", f"must be one of {', '.join(formats)}")
-    _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
-    longest = config.model.max_model_len
-    _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")
-    _require(1 <= config.cache.block_size <= 1024, "block_size", "must lie between 1 and 1024")
-    _require(0 < config.cache.kv_memory_fraction < 1, "kv_memory_fraction", "must lie between 0 and 1")
-    kv_memory = config.cache.kv_memory
-    _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
-    size = config.cache.kv_store_size
-    _require(bool(config.cache.kv_store), "kv_store", "must be a folder, off or auto")
-    _require(size is None or size >= MIN_STORE_BYTES, "kv_store_size", f"must be at least {MIN_STORE_BYTES}")
-    _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
-    _require(1 <= config.scheduler.token_budget <= 1 << 20, "token_budget", "must lie between 1 and 1048576")
-    _require(1 <= config.scheduler.max_seqs <= 1 << 16, "max_seqs", "must lie between 1 and 65536")
-    _require(config.scheduler.long_prefill_threshold >= 0, "long_prefill_threshold", "must not be negative")
-    _require(config.scheduler.max_waiting >= 1, "max_waiting", "must be at least 1")
-    _check_disciplines(config)
-    threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
-    _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
-    _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
-    _require(config.runtime.pinning in ("auto", "none", "cores"), "pinning", "must be auto, none or cores")
-    _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
-    _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)
-    _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")
-    _check_speculation(config)
-
-
-def _check_speculation(config: EngineConfig) -> None:
-    wanted, budget = config.speculation, config.scheduler.token_budget
-    _require(wanted.speculation in METHODS, "speculation", f"must be one of {', '.join(METHODS)}")
-    _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
-    _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
-    _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
-    rules = ("exact", "rejection")
-    _require(wanted.acceptance in rules, "acceptance", f"must be one of {', '.join(rules)}")
-    needs = wanted.speculation == "draft_model"
-    _require(
-        needs == (wanted.draft_model is not None), "draft_model", "belongs to speculation draft_model, and only there"
-    )
-    _require(wanted.draft_layers >= 1, "draft_layers", "must be at least 1")
-    _require(0 <= wanted.suffix_memory <= MOST_MEMORY, "suffix_memory", f"must lie between 0 and {MOST_MEMORY}")
-    _require(wanted.max_match <= 32, "max_match", "must be at most 32")
-    if wanted.speculation != "none":
-        _require(wanted.max_drafts < budget, "max_drafts", f"and one more row must fit a step's {budget} tokens")
-
-
-def _check_disciplines(config: EngineConfig) -> None:
-    limits = config.scheduler
-    _require(limits.discipline in ("mixed", "voted", "split"), "discipline", "must be mixed, voted or split")
-    phased = limits.discipline != "mixed"
-    _require(not (phased and limits.priority), "priority", "only the mixed discipline serves by priority")
-    _require(limits.all_interval >= 1, "all_interval", "must be at least 1")
-    _require(limits.any_interval >= 1, "any_interval", "must be at least 1")
-    _require(0 < limits.kv_limit <= 1, "kv_limit", "must lie between 0 and 1")
-    size = config.group.data_parallel_size
-    split_alone = limits.discipline != "split" or size == 1
-    _require(split_alone, "data_parallel_size", "the split discipline runs in one process")
-    _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")

@@ -52,7 +52,10 @@ def rank_config(config: EngineConfig, rank: int) -> EngineConfig:
         config,
         cache=dataclasses.replace(cache, kv_memory=memory, kv_memory_fraction=cache.kv_memory_fraction / size),
         runtime=dataclasses.replace(
-            config.runtime, num_threads=threads, record=None if record is None else recording_of(record, rank)
+            config.runtime,
+            num_threads=threads,
+            pinning="none",  # a placement knows nothing of other ranks: they would all take the same processors
+            record=None if record is None else recording_of(record, rank),
         ),
         group=dataclasses.replace(config.group, data_parallel_size=1),
     )
