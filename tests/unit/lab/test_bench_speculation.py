@@ -33,6 +33,18 @@ def test_ratios_and_rates_of_every_workload(tmp_path: Path, method: str) -> None
     assert plain["settings"]["speculation"] == method
 
 
+@pytest.mark.usefixtures("short_prompts")
+def test_where_a_model_drafts_both_rules_of_acceptance_are_compared(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[speculation]\ndraft_layers = 1\n")
+    arguments = ("--streams", "1", "--tokens", "12", "--repeats", "2", "--json", "--speculation", "self")
+    model = write_model(tmp_path / "m")
+    plain = reported(bench("speculation", *arguments, "--config", str(settings), "--model", model, *SMALL))
+    shares = {row["what"]: row["value"]["median"] for row in plain["rows"] if row["unit"] == "%"}
+    assert list(shares) == ["drafts accepted, exact", "drafts accepted, rejection"]
+    assert all(0 < share <= 100 for share in shares.values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "text", "field"),
     [
