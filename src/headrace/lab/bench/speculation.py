@@ -15,6 +15,7 @@ from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, HeadraceError
 
+from .acceptance import add_acceptance
 from .engine_runs import greedy, without_store
 from .report import Curve, Report
 from .speculation_prompts import STORY, copy_code, quote_summary
@@ -47,11 +48,13 @@ def bench_speculation(
     with ExitStack() as stack:
         without, with_drafts = (stack.enter_context(LLM(config=without_store(c))) for c in (plain, config))
         report.settings["model"] = with_drafts.model_name
-        for name, prompt in workloads(with_drafts).items():
+        prompts = workloads(with_drafts)
+        for name, prompt in prompts.items():
             if len(prompt) + tokens > with_drafts.max_model_len:
                 raise ConfigError("tokens", f"{len(prompt)} of the prompt and {tokens} exceed the context")
             points = [_measure(report, name, prompt, n, tokens, repeats, without, with_drafts) for n in streams]
             report.curves.append(Curve(name, "streams", "times plain decoding", points))
+    add_acceptance(report, config, prompts["chat"], tokens, repeats)
     return report.finish()
 
 

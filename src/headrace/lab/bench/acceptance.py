@@ -1,0 +1,43 @@
+"""What the exact rule of acceptance loses against rejection sampling, where a model drafts and answers are drawn.
+
+Both rules see the same requests at temperature 1. Time is not taken here: both emit what they emit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from headrace.api.llm import LLM
+from headrace.config import EngineConfig
+from headrace.contract.request import SamplingParams
+
+from .report import Report
+from .stats import spread
+
+MODEL_DRAFTERS = ("draft_model", "self")
+STREAMS = 4
+
+
+def add_acceptance(report: Report, config: EngineConfig, prompt: list[int], tokens: int, repeats: int) -> None:
+    """Rows with the share of drafts accepted under either rule; every draft is verified. Nothing where no model
+    drafts: the two rules are one there."""
+    if config.speculation.speculation not in MODEL_DRAFTERS:
+        return
+    for rule in ("exact", "rejection"):
+        wanted = dataclasses.replace(config.speculation, acceptance=rule, speculation_guard=False)
+        with LLM(config=dataclasses.replace(config, speculation=wanted)) as llm:
+            shares = [_share(llm, prompt, tokens, turn) for turn in range(repeats)]
+        report.add(f"drafts accepted, {rule}", "%", spread(shares), note="temperature 1")
+
+
+def _share(llm: LLM, prompt: list[int], tokens: int, turn: int) -> float:
+    """Per cent of the drafts verified."""
+    before = llm.engine.stats
+    params = [
+        SamplingParams(max_tokens=tokens, temperature=1.0, seed=turn * STREAMS + i, ignore_eos=True)
+        for i in range(STREAMS)
+    ]
+    llm.generate([{"prompt_token_ids": prompt}] * STREAMS, params)
+    after = llm.engine.stats
+    verified = after.verified_drafts - before.verified_drafts
+    return 100.0 * (after.accepted_drafts - before.accepted_drafts) / max(1, verified)
