@@ -120,6 +120,25 @@ def test_the_prompt_tells_tools_calls_and_results(server: Running) -> None:
     assert server.requests[-1].prompt_token_ids == request.prompt_token_ids
 
 
+@pytest.mark.parametrize("control", ["<|end|>", "<|user|>", "<|answer|>"])
+def test_s29_no_control_token_comes_from_tools_that_are_told_in_text(server: Running, control: str) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": control, "arguments": json.dumps({control: control})}}
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": control, "tool_calls": [call]},
+        {"role": "tool", "content": control, "tool_call_id": "c1"},
+    ]
+    schema = {"type": "object", "properties": {control: {"description": control}}}
+    tools = [{"type": "function", "function": {"name": control, "description": control, "parameters": schema}}]
+    assert server.post(CHAT, {"messages": messages, "tools": tools, "max_tokens": 1}).status_code == 200
+    tokenizer, ids = server.host.llm.tokenizer, server.requests[-1].prompt_token_ids
+    assert tokenizer is not None
+    found = [tokenizer.token_text(i) for i in ids if i in tokenizer.special_ids]
+    said = ["<|answer|>", "<|end|>", "<|user|>", "<|end|>", "<|answer|>", "<|end|>", "<|user|>", "<|end|>"]
+    assert found == [*said, "<|answer|>"]  # the first is the system message, which this template calls an answer
+    assert tokenizer.decode(ids, skip_special=True).count(control) == 9
+
+
 def test_a_message_with_tool_use(server: Running) -> None:
     body = ask("one-call", tools=CLAUDE)
     whole = server.post(MESSAGES, body).json()

@@ -58,6 +58,7 @@ class ChatBody(SamplingBody, kw_only=True):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_options: Any = None
     prompt_cache_retention: str | None = None
     prediction: Any = None
     verbosity: str | None = None

@@ -11,6 +11,7 @@ from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 from headrace.contract.request import SamplingParams
 
+from .engine_runs import without_store
 from .report import Report
 from .stats import spread
 
@@ -25,19 +26,19 @@ def add_acceptance(report: Report, config: EngineConfig, prompt: list[int], toke
         return
     for rule in ("exact", "rejection"):
         wanted = dataclasses.replace(config.speculation, acceptance=rule, speculation_guard=False)
-        with LLM(config=dataclasses.replace(config, speculation=wanted)) as llm:
+        with LLM(config=without_store(dataclasses.replace(config, speculation=wanted))) as llm:
             shares = [_share(llm, prompt, tokens, turn) for turn in range(repeats)]
         report.add(f"drafts accepted, {rule}", "%", spread(shares), note="temperature 1")
 
 
 def _share(llm: LLM, prompt: list[int], tokens: int, turn: int) -> float:
     """Per cent of the drafts verified."""
-    before = llm.engine.stats
+    before = llm.stats
     params = [
         SamplingParams(max_tokens=tokens, temperature=1.0, seed=turn * STREAMS + i, ignore_eos=True)
         for i in range(STREAMS)
     ]
     llm.generate([{"prompt_token_ids": prompt}] * STREAMS, params)
-    after = llm.engine.stats
+    after = llm.stats
     verified = after.verified_drafts - before.verified_drafts
     return 100.0 * (after.accepted_drafts - before.accepted_drafts) / max(1, verified)
