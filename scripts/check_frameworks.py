@@ -1,7 +1,8 @@
 """langchain-openai and litellm against a running server: chat, stream, tools, JSON schema.
 
 Not part of CI. In an environment of its own: ``pip install langchain-openai litellm``, start ``headrace serve`` (with
-the ``grammar`` extra), then ``python scripts/check_frameworks.py http://127.0.0.1:8000``. Exits with 1 when a check failed.
+the ``grammar`` extra), then ``python scripts/check_frameworks.py http://127.0.0.1:8000``. Exits with 1 when a check
+failed.
 """
 
 from __future__ import annotations
