@@ -1,6 +1,6 @@
 """What skipping the decoder half of a long prompt saves, and what it costs, on one DeepSeek-V4.1 checkpoint.
 
-    .venv/bin/python scripts/v41_truncation.py --model DIR --tokens 2048 --keep 134,256,512
+    .venv/bin/python scripts/v41_truncation.py --model DIR --tokens 2048 --keep 140,256,512
 
 One prompt of random ids, then some more ids fed one by one as if they had been generated. Per value of ``keep``: rows
 that decoder layers computed, user time of the prompt against that of computing everything (which runs before and
@@ -24,7 +24,7 @@ from headrace.api.launch import open_tokenizer, token_map_of
 from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import ForwardContext, GroupIndex
 from headrace.models.deepseek_v41.forward import V41Model
-from headrace.models.deepseek_v41.truncation import COMPACT, Truncation, exact_keep
+from headrace.models.deepseek_v41.truncation import BACKTRACKING, COMPACT, Truncation, exact_keep
 from headrace.models.registry import load_model
 from headrace.models.sources import resolve_model
 from headrace.models.weights import open_checkpoint
@@ -125,7 +125,10 @@ def main() -> None:
     token_map = token_map_of(open_tokenizer(source))
     model = load_model(checkpoint, resolve_ops("cpu", strict=True), exact=True, token_map=token_map)
     assert isinstance(model, V41Model), "this script is about DeepSeek-V4.1"
-    keeps = [int(k) for k in args.keep.split(",") if k] or [model.config.window + 6, exact_keep(model.config)]
+    keeps = [int(k) for k in args.keep.split(",") if k] or [
+        model.config.window + BACKTRACKING,
+        exact_keep(model.config),
+    ]
     with torch.inference_mode():
         rows = compare(model, args.tokens, keeps)
     if args.json:

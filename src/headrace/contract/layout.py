@@ -68,12 +68,14 @@ class RecordLayout:
 
     One block id stands for the same bytes whichever group holds it. Per group: ``token_bytes`` for every token of a
     block, and ``fixed_bytes`` once per block. ``block_multiple``: block sizes must be multiples of it.
+    ``most_drafts``: tokens that one step may bring and the next take back; more make that step fail.
     """
 
     groups: tuple[KVGroup, ...]
     token_bytes: tuple[int, ...]
     fixed_bytes: tuple[int, ...]
     block_multiple: int = 1
+    most_drafts: int = 0
 
     def block_bytes(self, block_size: int, kv_dtype: str = "float32") -> int:  # noqa: ARG002 (records have their own)
         """Bytes of one block, a multiple of ``block_size``. Raises ConfigError for a size that cuts records."""

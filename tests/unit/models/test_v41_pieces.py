@@ -228,7 +228,7 @@ def test_sections_of_a_group_do_not_overlap_and_fit_the_block(block_size: int) -
 
 
 def test_bytes_of_the_released_model() -> None:
-    """890 bytes per token of compressed KV and index keys, 528 per window record; one window group per layer."""
+    """890 bytes per token of compressed KV and index keys, 528 per window record; a group for each of both."""
     released = copy.deepcopy(CONFIG)
     released["text_config"] |= {
         "num_hidden_layers": 40,
@@ -241,9 +241,9 @@ def test_bytes_of_the_released_model() -> None:
         "engram_layer_ids": [1, 14],
     }
     layout = kv_layout(derive_v41(released))
-    assert layout.token_bytes == (890, *[528] * 40, 4)
-    assert [group.window for group in layout.groups] == [0, *[128] * 40, 4]
-    assert layout.block_bytes(128) == 113_920
+    assert layout.token_bytes == (890, *[528] * 40, 4, 0, 0)
+    assert [group.window for group in layout.groups] == [0, *[128] * 40, 4, 4, 4]
+    assert [layout.block_bytes(size) for size in (32, 128)] == [890 * 32, 890 * 128]  # nothing is wasted on the rest
     released["text_config"]["use_fp4_sparse_kv"] = False
     assert kv_layout(derive_v41(released)).block_bytes(128) == 190_720
 

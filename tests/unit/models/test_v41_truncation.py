@@ -21,7 +21,7 @@ from headrace.models.deepseek_v41.truncation import COMPACT, MASK, OFF, Truncati
 
 LENGTHS = (90, 31, 140, 1)
 CHUNKS = (1000, 37, 16, 5)
-KEEP = 24  # the window of 16 and the six positions that decoding may go back by, and two
+KEEP = 30  # the window of 16 and the twelve positions that decoding may go back by, and two
 
 
 @pytest.fixture(autouse=True)
@@ -140,10 +140,10 @@ def released_layers() -> dict[str, Any]:
 REFUSED: dict[str, tuple[str, dict[str, Any], Truncation]] = {
     "unknown mode": ("truncation", CONFIG, Truncation("some", 200)),
     "keeps a window only": ("keep", CONFIG, Truncation(MASK, 128)),
-    "one below the least": ("keep", CONFIG, Truncation(COMPACT, 133)),
-    "engram in the skipped half": ("engram_layer_ids", text(engram_layer_ids=[1, 4]), Truncation(COMPACT, 134)),
-    "taps on both sides": ("dspark_target", text(dspark_target_layer_ids=[3, 7]), Truncation(COMPACT, 134)),
-    "a late source": ("kv_source", text(kv_source_layer_ids=[1, 4, 6]), Truncation(COMPACT, 134)),
+    "one below the least": ("keep", CONFIG, Truncation(COMPACT, 139)),
+    "engram in the skipped half": ("engram_layer_ids", text(engram_layer_ids=[1, 4]), Truncation(COMPACT, 140)),
+    "taps on both sides": ("dspark_target", text(dspark_target_layer_ids=[3, 7]), Truncation(COMPACT, 140)),
+    "a late source": ("kv_source", text(kv_source_layer_ids=[1, 4, 6]), Truncation(COMPACT, 140)),
     "no encoder": (
         "compress_ratios",
         text(
@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], Truncation]] = {
             candidate_source_layer_id=0,
             engram_layer_ids=[],
         ),
-        Truncation(MASK, 134),
+        Truncation(MASK, 140),
     ),
 }
 
@@ -166,4 +166,4 @@ def test_refused(name: str) -> None:
 
 
 def test_the_least_is_accepted() -> None:
-    check_truncation(Truncation(COMPACT, 134), derive_v41(CONFIG))
+    check_truncation(Truncation(COMPACT, 140), derive_v41(CONFIG))

@@ -3,9 +3,9 @@
 * the *compressed* group (full attention): compressed KV and index keys of every source layer;
 * *window* groups (sliding): window KV, as many layers per group as come near the compressed group's bytes, since a
   block id costs the same in every group;
-* the *look-back* group (a short sliding window): compressed token ids for Engram, and the open pair of ratio-2
-  compressors. Of the latter a block holds the newest few: one is needed until its partner comes, one token later, and
-  the partner may come again after drafts were rejected.
+* *look-back* groups (a short sliding window): compressed token ids for Engram, and the open pairs of one ratio-2
+  compressor each. A block holds the newest few pairs: a half is needed until its partner comes, one token
+  later, and the partner may come again after drafts were rejected.
 
 With everything in blocks, prefix cache, preemption and forks need nothing of their own. Byte formats: ``quantise``.
 """
@@ -25,7 +25,7 @@ from .config import V41Config
 
 BLOCK_MULTIPLE = 2  # the ratios divide it: no compressed row straddles blocks
 # Open pairs that a block keeps, newest first to go: a step may take back up to MOST_DRAFTS rejected tokens.
-OPEN_ROWS = 3
+OPEN_ROWS = 6
 MOST_DRAFTS = 2 * OPEN_ROWS - 1
 ID_BYTES = 4
 
@@ -76,7 +76,7 @@ def open_layers(config: V41Config) -> tuple[int, ...]:
 
 
 def look_back(config: V41Config) -> int:
-    """Window of the look-back group: a token, and what came before it that others still need."""
+    """Window of the look-back groups: a token, and what came before it that others still need."""
     return max(2, config.engram.longest if config.engram else 0)
 
 
@@ -84,17 +84,24 @@ def open_width(config: V41Config) -> int:
     return 2 * config.head_dim * 4 + ID_BYTES  # score and latent, float32, and the position they are of
 
 
+def look_back_groups(config: V41Config) -> list[tuple[int, ...]]:
+    """Compressors of each look-back group, one or none; the first group holds the token ids."""
+    return [(layer,) for layer in open_layers(config)] or [()]
+
+
 def kv_layout(config: V41Config) -> RecordLayout:
     ratios = config.topology.ratios
-    windows = window_groups(config)
+    windows, backs = window_groups(config), look_back_groups(config)
     sources = tuple(n for n in range(config.num_layers) if ratios[n] and compressed_bytes(config, n))
     groups = [KVGroup(KVKind.FULL, 0, sources)]
     groups += [KVGroup(KVKind.SLIDING, config.window, layers) for layers in windows]
-    groups.append(KVGroup(KVKind.SLIDING, look_back(config), open_layers(config)))
+    groups += [KVGroup(KVKind.SLIDING, look_back(config), layers) for layers in backs]
     per_pair = sum(2 * compressed_bytes(config, n) // ratios[n] for n in sources)
-    token_bytes = (-(-per_pair // 2), *(len(layers) * mxfp8_bytes(config.head_dim) for layers in windows), ID_BYTES)
-    fixed = OPEN_ROWS * open_width(config) * len(open_layers(config))
-    return RecordLayout(tuple(groups), token_bytes, (*([0] * (len(windows) + 1)), fixed), BLOCK_MULTIPLE)
+    window_bytes = [len(layers) * mxfp8_bytes(config.head_dim) for layers in windows]
+    token_bytes = (-(-per_pair // 2), *window_bytes, *(0 if number else ID_BYTES for number in range(len(backs))))
+    open_bytes = [len(layers) * OPEN_ROWS * open_width(config) for layers in backs]
+    fixed_bytes = (*[0] * (1 + len(windows)), *open_bytes)
+    return RecordLayout(tuple(groups), token_bytes, fixed_bytes, BLOCK_MULTIPLE, MOST_DRAFTS)
 
 
 class Records:
@@ -113,12 +120,12 @@ class Records:
             width = mxfp8_bytes(config.head_dim)
             for place, layer in enumerate(layers):
                 self.window[layer] = Section(group, place * width * block_size, block_size, width)
-        last, offset = len(windows) + 1, ID_BYTES * block_size
-        self.ids = Section(last, 0, block_size, ID_BYTES)
+        first_back = 1 + len(windows)
+        self.ids = Section(first_back, 0, block_size, ID_BYTES)
         self.open_rows = min(OPEN_ROWS, block_size // 2)
-        for layer in open_layers(config):
-            self.open[layer] = Section(last, offset, self.open_rows, open_width(config))
-            offset += OPEN_ROWS * open_width(config)
+        for number, layer in enumerate(open_layers(config)):
+            offset = 0 if number else ID_BYTES * block_size
+            self.open[layer] = Section(first_back + number, offset, self.open_rows, open_width(config))
 
     def _place_compressed(self, config: V41Config) -> None:
         topology, offset = config.topology, 0
