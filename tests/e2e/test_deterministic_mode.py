@@ -42,6 +42,11 @@ def test_a_fallback_is_ruled_out_and_told() -> None:
     assert settle(settled.config).words == ()
 
 
+def test_drafts_are_accepted_by_the_rule_that_repeats() -> None:
+    config = settle(resolve({"deterministic": True, "strict": True, "speculation": "self"})).config
+    assert config.speculation.acceptance == "exact"
+
+
 def test_every_rule_has_a_reason_and_mends_what_it_says() -> None:
     for rule in RULES:
         assert len(rule.reason) > 20

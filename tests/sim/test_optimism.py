@@ -6,10 +6,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from core_device import CoreDevice, prompt
 from test_engine import ask, drain, make, model_answer
+from test_speculating_engine import speculating
 
 from headrace.contract.plan import Finish, Note, Outcome
 from headrace.engine.optimism import ASSUMPTIONS, NOT_OPTIMISTIC
@@ -43,14 +44,14 @@ def test_promised_token() -> None:
     device.add(0, 6, max_tokens=3)
     device.plan()
     assert device.plan() == {0: 1}  # its input is not known yet
-    starts, last = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([41, 42], dtype=torch.int32)
-    ids = torch.tensor([-1], dtype=torch.int32)
-    fill_unknown_ids(ids, starts, torch.tensor([1], dtype=torch.int32), last)
+    starts, last = np.array([0, 1], dtype=np.int32), np.array([41, 42], dtype=np.int32)
+    ids = np.array([-1], dtype=np.int32)
+    fill_unknown_ids(ids, starts, np.array([1], dtype=np.int32), last)
     assert ids.tolist() == [42]
-    for previous, sampled in ((-1, last), (1, torch.tensor([41, -1], dtype=torch.int32))):
-        ids = torch.tensor([-1], dtype=torch.int32)
+    for previous, sampled in ((-1, last), (1, np.array([41, -1], dtype=np.int32))):
+        ids = np.array([-1], dtype=np.int32)
         with pytest.raises(ValueError, match="input_ids"):
-            fill_unknown_ids(ids, starts, torch.tensor([previous], dtype=torch.int32), sampled)
+            fill_unknown_ids(ids, starts, np.array([previous], dtype=np.int32), sampled)
 
 
 def test_goes_on() -> None:
@@ -134,6 +135,18 @@ def test_step_order() -> None:
         ticket.result(10)
     assert seen == list(range(20))
     device.close()
+
+
+def test_reserved_drafts() -> None:
+    """Some of the guesses are wrong: the next step was planned past them, and the answer is that of plain decoding."""
+    engine = speculating(overlap=True)
+    for i in range(4):
+        engine.submit(ask(f"r{i}", [i, 2, 3, 4], max_tokens=24))
+    stories = drain(engine)
+    stats = engine.stats
+    assert 0 < stats.accepted_drafts < stats.verified_drafts
+    assert [stories[f"r{i}"].tokens for i in range(4)] == [model_answer([i, 2, 3, 4], 24) for i in range(4)]
+    assert engine.core.num_used_blocks == 0
 
 
 def test_max_tokens() -> None:

@@ -36,6 +36,12 @@ RULES: tuple[Rule, ...] = (
         "an op that fell back to the reference would depend on the batch",
         lambda config: replace(config, model=replace(config.model, strict=True)),
     ),
+    Rule(
+        "acceptance",
+        lambda config: config.speculation.speculation != "none" and config.speculation.acceptance != "exact",
+        "with rejection sampling a token depends on how many drafts were verified, and so on the neighbours",
+        lambda config: replace(config, speculation=replace(config.speculation, acceptance="exact")),
+    ),
 )
 """Whoever adds a setting that results may depend on beyond (model, dtype, request) adds a rule."""
 

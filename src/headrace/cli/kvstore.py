@@ -43,8 +43,13 @@ def serve_command(
     folder: Annotated[Path | None, typer.Option(help="Default: kvstore in the cache folder.")] = None,
     size: Annotated[str | None, typer.Option(help="Most the folder may take, such as 50GiB.")] = None,
     secret: Secret = None,
+    tenant_quota: Annotated[str | None, typer.Option(help="Most that one tenant's values may take.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Answer /metrics (Prometheus) on this port of 127.0.0.1.")
+    ] = None,
 ) -> None:
     """Serve a store until interrupted. Engines use it with --kv-store ADDRESS."""
+    from headrace.kv.exposition import exposed
     from headrace.kv.local import LocalStore
     from headrace.kv.place import settle_capacity
     from headrace.kv.secret import read_secret
@@ -53,7 +58,8 @@ def serve_command(
     key = None if secret is None else read_secret(secret)
     place = folder or env.cache_dir() / "kvstore"
     capacity = settle_capacity(place, None if size is None else parse_size("size", size))
-    store = LocalStore(place, capacity)
+    quota = None if tenant_quota is None else parse_size("tenant_quota", tenant_quota)
+    store = LocalStore(place, capacity, tenant_quota_bytes=quota)
     try:
         server = StoreServer(store, listen, secret=key)
     except BaseException:
@@ -65,7 +71,8 @@ def serve_command(
         print_json({"address": server.address, "folder": str(place), "capacity_bytes": capacity})
     else:
         to_stderr(f"serving {place} on {server.address}")
-    server.run()
+    with exposed(server.facts, metrics_port):
+        server.run()
 
 
 @flagged

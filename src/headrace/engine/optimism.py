@@ -67,6 +67,12 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "always: one queue, one thread",
         "no correction exists: a device without this order must not overlap",
     ),
+    Assumption(
+        "reserved_drafts",
+        "with speculation, a sequence gets rows for drafts and stands past them before it is known how many stand",
+        "every draft is accepted",
+        "worker/revise.py moves positions, slots and lengths on the device; at commit the ledger takes back the rest",
+    ),
 )
 
 NOT_OPTIMISTIC: tuple[tuple[str, str], ...] = (

@@ -18,6 +18,7 @@ from .segment import PAGE, padded
 
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
 SEGMENT = struct.Struct("<QQ")
+TENANT = struct.Struct("<Q")
 SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last use
 MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
 FORMAT = b"1"
@@ -82,7 +83,7 @@ class Change:
         """Adds or replaces."""
         self.remove(key)
         self._txn.put(key, entry.pack(), db=self._index.entries)
-        self._credit(entry.segment, entry.span)
+        self._credit(entry, entry.span)
 
     def mark_used(self, key: EntryKey, when: float, turn: int = 0) -> None:
         """Moves an entry to the young end, in a later ``turn`` perhaps; nothing happens when it is gone."""
@@ -97,7 +98,7 @@ class Change:
         if entry is None:
             return False
         self._txn.delete(key, db=self._index.entries)
-        self._credit(entry.segment, -entry.span)
+        self._credit(entry, -entry.span)
         return True
 
     def segment(self, number: int) -> SegmentRow | None:
@@ -123,11 +124,21 @@ class Change:
         if int(bytes(self._txn.get(b"next", b"1", db=self._index.meta))) <= number:
             self._txn.put(b"next", str(number + 1).encode(), db=self._index.meta)
 
-    def _credit(self, number: int, span: int) -> None:
-        row = self.segment(number)
+    def tenant_bytes(self, tenant: bytes) -> int:
+        """Bytes of segments that a tenant's entries refer to."""
+        data = self._txn.get(tenant, db=self._index.tenants)
+        return 0 if data is None else int(TENANT.unpack(bytes(data))[0])
+
+    def _credit(self, entry: Entry, span: int) -> None:
+        row = self.segment(entry.segment)
         if row is not None:
             packed = SEGMENT.pack(row.size, max(0, row.live + span))
-            self._txn.put(struct.pack(">I", number), packed, db=self._index.segments)
+            self._txn.put(struct.pack(">I", entry.segment), packed, db=self._index.segments)
+        total = max(0, self.tenant_bytes(entry.tenant) + span)
+        if total:
+            self._txn.put(entry.tenant, TENANT.pack(total), db=self._index.tenants)
+        else:
+            self._txn.delete(entry.tenant, db=self._index.tenants)
 
 
 class Index:
@@ -135,10 +146,11 @@ class Index:
 
     def __init__(self, folder: Path) -> None:
         # Without sync: a killed process loses nothing; a power failure may cost the index, which is then rebuilt.
-        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=3, mode=0o600, sync=False, max_readers=512)
+        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=512)
         self._env.reader_check()  # slots of readers that were killed
         self.entries = self._env.open_db(b"entries")
         self.segments = self._env.open_db(b"segments")
+        self.tenants = self._env.open_db(b"tenants")
         self.meta = self._env.open_db(b"meta")
 
     @contextmanager
@@ -162,6 +174,10 @@ class Index:
         with self._env.begin(db=self.entries) as txn:
             found = map(txn.get, keys)
             return [None if data is None else SERVING.unpack(data) for data in found]
+
+    def tenant_bytes(self, tenant: bytes) -> int:
+        with self._env.begin() as txn:
+            return Change(txn, self).tenant_bytes(tenant)
 
     def all_entries(self) -> list[tuple[EntryKey, Entry]]:
         with self._env.begin() as txn:

@@ -55,11 +55,13 @@ class LocalStore:
         name_space: bytes = ANY_SPACE,
         segment_bytes: int = SEGMENT_BYTES,
         policy: Policy | None = None,
+        tenant_quota_bytes: int | None = None,
         disk: Disk | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder, self.capacity_bytes, self.name_space = folder, capacity_bytes, name_space
         self.segment_bytes = max(4 * PAGE, min(segment_bytes, capacity_bytes // 4))
+        self.tenant_quota_bytes = tenant_quota_bytes
         self.chooser = Chooser(policy)
         self.counts = Counts()
         self.disk = disk or Disk()
@@ -228,7 +230,8 @@ class LocalStore:
 
     def _store(self, head: ValueHead, payload: Bytes) -> bool:
         self.flush_uses()
-        if not reclaim.make_room(self, head.span + 2 * PAGE):
+        allowed = reclaim.within_quota(self, head.tenant, head.span)
+        if not allowed or not reclaim.make_room(self, head.span + 2 * PAGE):
             return False
         now = self.clock()
         writer, offset = self.append(replace(head, crcs=page_crcs(payload)), payload)

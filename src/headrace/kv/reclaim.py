@@ -51,10 +51,22 @@ def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tup
     return [pair for _, pair in sorted(enumerate(entries), key=order)]
 
 
-def evict(store: LocalStore, size: int) -> int:
-    """Forgets the least valuable entries, ``size`` bytes of them; returns how many."""
+def within_quota(store: LocalStore, tenant: bytes, need: int) -> bool:
+    """Makes a tenant's own values give way to its new ones; false when ``need`` bytes are more than it may have."""
+    quota = store.tenant_quota_bytes
+    if quota is None or need > quota:
+        return quota is None
+    over = store.index.tenant_bytes(tenant) + need - quota
+    if over > 0:
+        evict(store, over, tenant)
+    return store.index.tenant_bytes(tenant) + need <= quota
+
+
+def evict(store: LocalStore, size: int, tenant: bytes | None = None) -> int:
+    """Forgets the least valuable entries (of one tenant), ``size`` bytes of them; returns how many."""
     victims, freed = [], 0
-    for key, entry in ranked(store, store.index.all_entries()):
+    entries = store.index.all_entries()
+    for key, entry in ranked(store, [pair for pair in entries if tenant in (None, pair[1].tenant)]):
         if freed >= size:
             break
         if store.pinned(key):

@@ -12,7 +12,8 @@ import pytest
 from tiny_models import CONFIGS
 
 from headrace.api.launch import launch
-from headrace.config import BYTE_COUNTS, EngineConfig, resolve
+from headrace.config import EngineConfig, resolve
+from headrace.config_checks import BYTE_COUNTS
 from headrace.contract.errors import ConfigError, ModelError
 from headrace.contract.layout import KVLayout, group_layers
 from headrace.kernels.resolve import resolve_ops

@@ -209,3 +209,21 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+
+
+def test_a_tenant_s_quota_is_met_at_its_own_expense(tmp_path: Path) -> None:
+    now, a, b = [0.0], b"a" * 16, b"b" * 16
+    store = LocalStore(tmp_path, ROOMY, tenant_quota_bytes=4 * 12_288, clock=lambda: now[0])
+    for number in range(10):
+        now[0] += 1
+        assert put(store, number, tenant=a)
+        assert put(store, 100 + number, tenant=b)
+        assert store.index.tenant_bytes(a) <= 4 * 12_288
+    assert [number for number in range(10) if found(store, number)] == [6, 7, 8, 9]
+    assert not put(store, 50, 60_000, tenant=a)  # more than it may ever have: nothing is lost for it
+    assert found(store, 9)
+    assert found(store, 109)
+    reclaim.purge(store, a)
+    assert store.index.tenant_bytes(a) == 0
+    assert store.index.tenant_bytes(b) == 4 * 12_288
+    store.close()

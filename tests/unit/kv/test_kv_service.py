@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from kv_values import key_of, payload_of
 
 from headrace.contract.errors import ConfigError, StoreError
 from headrace.kv.client import RemoteStore
+from headrace.kv.exposition import exposed
 from headrace.kv.leases import MOST_LEASES, Leases
 from headrace.kv.local import LocalStore
 from headrace.kv.records import Match, RecordKind, RecordSpec, StoreMatch, usable_grains
@@ -271,3 +274,19 @@ def test_many_threads_share_a_client(client: RemoteStore) -> None:
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+def test_metrics_are_told_in_prometheus_words(server: StoreServer, client: RemoteStore) -> None:
+    put(client, 0)
+    with exposed(server.facts, 0) as port:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"http://127.0.0.1:{port}/other", timeout=10)
+        with pytest.raises(StoreError, match="cannot be listened on"), exposed(server.facts, port):
+            pass
+    lines = text.splitlines()
+    assert "headrace_kvstore_values 1" in lines
+    assert "headrace_kvstore_requests_put_total 1" in lines
+    assert "# TYPE headrace_kvstore_puts_total counter" in lines
+    assert str(server.facts()["folder"]) not in text
