@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from harness import Outcome, request
 from kv_engines import FaultyMover, engine_with_store, long_tiny, serve
@@ -268,3 +269,22 @@ def test_a_server_that_is_gone_is_a_miss(model: Model, tmp_path: Path, truth: Ou
     assert serve(engine, request(PROMPT))[0].bits == truth.bits
     engine.close()
     assert connector.counts()["saved"] == 0
+
+
+def test_an_engine_that_ends_before_its_store_is_open_does_not_wait(model: Model, tmp_path: Path) -> None:
+    gate, stores = threading.Event(), []
+
+    def late() -> LocalStore:
+        gate.wait(60)
+        stores.append(LocalStore(tmp_path, 1 << 30))
+        return stores[0]
+
+    engine, connector = engine_with_store(model, tmp_path, store=late, fetch_timeout_s=0.1)
+    [outcome] = serve(engine, request(PROMPT))
+    assert outcome.num_cached_tokens == 0
+    assert connector.counts()["dropped"] > 0
+    engine.close()
+    assert not stores
+    gate.set()
+    assert connector._ready.wait(60)
+    assert not stores[0].put(bytes(32), 0, np.zeros(5, np.uint8))  # closed again

@@ -27,6 +27,7 @@ log = logging.getLogger("headrace.kv")
 FETCH_THREADS = 2
 FETCH_BYTES = 1 << 30  # fetched and not yet loaded, all sequences together
 FETCH_TIMEOUT_S = 5.0
+OPEN_WAIT_S = 2.0  # at the end, for a store that is still being opened
 
 
 class Store(Protocol):
@@ -88,7 +89,10 @@ class StoreConnector:
         self._ready = threading.Event()
         self._saver: Saver | None = None
         self._threads = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="headrace-kv")
-        self._threads.submit(self._open, open_store)
+        self._lock = threading.Lock()
+        self._closed = False
+        # Not one of the pool's: reading a large model's files may take minutes, and nobody waits for it at the end.
+        threading.Thread(target=self._open, args=(open_store,), name="headrace-kv-open", daemon=True).start()
 
     def _open(self, open_store: Callable[[], OpenStore]) -> None:
         try:
@@ -96,9 +100,16 @@ class StoreConnector:
         except (StoreError, OSError, ImportError) as error:
             self.disable(str(error))
         else:
-            self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
-            self.opened = opened
+            self._take(opened)
         self._ready.set()
+
+    def _take(self, opened: OpenStore) -> None:
+        with self._lock:
+            if not self._closed:
+                self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
+                self.opened = opened
+                return
+        opened.store.close()  # the engine is gone already
 
     def wait_opened(self, timeout_s: float) -> OpenStore | None:
         """The store, once it is open; None when it is not within the time, or never will be. For fetch threads."""
@@ -138,6 +149,9 @@ class StoreConnector:
         self.off = True
 
     def close(self) -> None:
+        self._ready.wait(OPEN_WAIT_S)
+        with self._lock:
+            self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)  # fetches have deadlines
         if self._saver is not None:
             self._saver.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -16,6 +17,9 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from kv_values import key_of, payload_of
 
 from headrace.contract.errors import ConfigError, StoreError
@@ -290,3 +294,60 @@ def test_metrics_are_told_in_prometheus_words(server: StoreServer, client: Remot
     assert "headrace_kvstore_requests_put_total 1" in lines
     assert "# TYPE headrace_kvstore_puts_total counter" in lines
     assert str(server.facts()["folder"]) not in text
+
+
+class RemoteMachine(RuleBasedStateMachine):
+    """Client and server against a dictionary, with room for everything: nothing is lost, nothing is wrong."""
+
+    numbers = st.integers(0, 9)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stack = ExitStack()
+        self.server = self.stack.enter_context(serving(Path(self.folder.name)))
+        self.client = RemoteStore(self.server.address)
+        self.model: set[int] = set()
+        self.leases: dict[int, set[int]] = {}
+
+    @rule(number=numbers)
+    def put(self, number: int) -> None:
+        assert put(self.client, number)
+        self.model.add(number)
+
+    @rule(chain=st.lists(numbers, min_size=1, max_size=4, unique=True))
+    def match(self, chain: list[int]) -> None:
+        found = match(self.client, *chain)
+        assert found.grains == next((i for i, n in enumerate(chain) if n not in self.model), len(chain))
+        assert (found.lease > 0) == (found.grains > 0)
+        if found.lease:
+            self.leases[found.lease] = set(chain[: found.grains])
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), number=numbers)
+    def get(self, data: st.DataObject, number: int) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.leases)))
+        value = self.client.get_leased(lease, key_of(number), 0)
+        assert (value is not None) == (number in self.leases[lease])
+        assert value is None or np.array_equal(value, payload_of(key_of(number)))
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.leases)))
+        self.client.release(lease)
+        del self.leases[lease]
+        assert self.client.get_leased(lease, key_of(0), 0) is None
+
+    @invariant()
+    def nothing_leaks(self) -> None:
+        assert self.client.facts()["leases"] == len(self.leases)
+
+    def teardown(self) -> None:
+        self.client.close()
+        self.stack.close()
+        self.folder.cleanup()
+
+
+TestRemoteMachine = RemoteMachine.TestCase
+TestRemoteMachine.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
