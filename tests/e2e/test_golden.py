@@ -56,7 +56,7 @@ def test_other_variants_of_the_libraries_below_change_nothing(monkeypatch: pytes
 
 
 def test_avx2_and_avx512_have_one_answer() -> None:
-    for name in ("auto-bfloat16", "float32-float32"):
+    for name in ("auto-int16", "float32-float32"):
         wide, narrow = (files.read(SHIPPED / "tiny" / f"cpu-{i}-{name}-deterministic.json") for i in ("avx512", "avx2"))
         assert wide.samples == narrow.samples
 
