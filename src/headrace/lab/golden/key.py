@@ -32,7 +32,7 @@ class Key(msgspec.Struct, frozen=True):
 
     @property
     def file(self) -> Path:
-        """Relative, fit for any disk: ``model/cpu-avx512-auto-bfloat16-deterministic.json``."""
+        """Relative, fit for any disk: ``model/cpu-avx512-auto-int16-deterministic.json``."""
         mode = "deterministic" if self.deterministic else "free"
         name = "-".join((self.backend, self.isa, self.dtype, self.kv_dtype, mode))
         return Path(re.sub(r"[^\w.-]+", "_", self.model).strip(".") or "model") / f"{name}.json"
