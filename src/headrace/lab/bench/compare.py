@@ -24,6 +24,7 @@ Start = Callable[[Contender], PeerProcess]
 
 FIRST_PROMPT = [504, 3575, 282]
 PEAK_MEMORY = Line("peak memory", "MiB", more_is_better=False)
+SLOW_START_S = 60.0
 SLOW_S, SLOW_ROUNDS = 15.0, 2
 START = Line("process start to first token", "s", more_is_better=False)
 PERPLEXITY = Line("perplexity", "", more_is_better=False)
@@ -114,7 +115,8 @@ def compare(
 
 
 def _sit_down(seat: Seat, plan: Plan, start: Start, file_of: Callable[[Contender], str], result: Comparison) -> None:
-    """Starts, loads and draws a first token. Twice, so that the second start finds its files in memory."""
+    """Starts, loads and draws a first token. Twice, so that the second start finds its files in memory; once for those
+    to whom a minute or more shows that files are not what they wait for."""
     contender = seat.contender
     try:
         for _ in range(2):
@@ -124,6 +126,8 @@ def _sit_down(seat: Seat, plan: Plan, start: Start, file_of: Callable[[Contender
             answer = process.ask("load", plan.load_deadline_s, model=model, threads=plan.threads, **contender.options)
             process.ask("generate", plan.run_deadline_s, prompts=[FIRST_PROMPT], max_tokens=1)
             seconds = monotonic() - process.started
+            if seconds > SLOW_START_S:
+                break
     except PeerError as error:
         result.put(START, contender.name, Cell(None, str(error)))
         seat.leave(str(error))
