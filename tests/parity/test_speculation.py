@@ -293,8 +293,8 @@ def test_a_recording_of_speculation_can_be_replayed(tiny: Callable[[str], Model]
     items = requests()
     expected = plain(model, items)
     settings = {"num_blocks": 40, "block_size": 4, "token_budget": 16, "max_model_len": 50}
-    engine = make_engine(model, drafter=prophet(items, expected), **settings)
-    engine._observer = Recorder.open(tmp_path / "run.jsonl", settings)
+    recorder = Recorder.open(tmp_path / "run.jsonl", settings)
+    engine = make_engine(model, drafter=prophet(items, expected), observer=recorder, **settings)
     assert bits(run(engine, requests())) == bits(expected)
     engine.close()
     report = replay(read_recording(tmp_path / "run.jsonl"))

@@ -12,6 +12,7 @@ import tiny_models
 from quantised import Quantised
 
 from headrace._core import Scheduler
+from headrace.contract.ports import StepObserver
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.drafting import Drafting
@@ -72,6 +73,7 @@ def make_engine(
     kv_dtype: str = "float32",
     drafter: Drafter | None = None,
     max_drafts: int = 5,
+    observer: StepObserver | None = None,
     **limits: Any,
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
@@ -87,7 +89,7 @@ def make_engine(
     guard = LaunchGuard(on=True)
     worker = Worker(Runner(model, ops, kv, captured), block_size, guard=guard, speculator=speculator)
     drafting = None if drafter is None else Drafting(max_drafts)
-    return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting)
+    return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting, observer=observer)
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:

@@ -113,6 +113,6 @@ def serve(engine: Engine, *requests: Any) -> list[harness.Outcome]:
         if engine.resting:
             engine.intake.wait(0.002)
     assert engine.core.num_used_blocks == 0, "blocks were left behind"
-    outcomes = [harness._outcome(deltas[item.request_id]) for item in requests]
+    outcomes = [harness.outcome_of(deltas[item.request_id]) for item in requests]
     assert all(o.finish_reason == "length" for o in outcomes), [d.error for x in deltas.values() for d in x]
     return outcomes

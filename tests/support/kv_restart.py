@@ -22,9 +22,20 @@ def main(store: str, wait: str, dtype: str = "float32") -> None:
             "cached": output.num_cached_tokens,
             "seconds": time.monotonic() - start,
         }
+        if wait == "wait":
+            _until_something_is_saved(llm)
         print(json.dumps(report), flush=True)
         if wait == "wait":
             time.sleep(600)
+
+
+def _until_something_is_saved(llm: LLM) -> None:
+    """The saver works behind the answer: without this a kill may come before its first grain."""
+    end = time.monotonic() + 60
+    while llm.engine._kv._connector.counts()["saved"] == 0:
+        if time.monotonic() > end:
+            raise TimeoutError("nothing was saved within a minute")
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

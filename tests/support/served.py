@@ -85,6 +85,8 @@ class ScriptedWorker(FakeWorker):
                 row.append(token)
                 handle.tokens.append(token)
             handle.offsets.append(len(handle.tokens))
+            handle.verified.append(0)
+            handle.accepted.append(0)
 
 
 class SpyClient(ThreadClient):

@@ -18,7 +18,7 @@ def test_the_engine_s_bubbles_are_on_the_page() -> None:
     overlap = OverlapStats(busy_ns=4_000_000_000, bubble_ns=500_000_000, host_ns=2_000_000_000, bubble_counts=counts)
     wire = msgspec.msgpack.encode(EngineStats(steps=7, overlap=overlap))  # as from an engine in its own process
     stats = msgspec.msgpack.decode(wire, type=EngineStats)
-    llm: Any = SimpleNamespace(client=SimpleNamespace(stats=stats, alive=True))
+    llm: Any = SimpleNamespace(client=SimpleNamespace(stats=stats, alive=True), step_cost=None)
     metrics = EngineHost(lambda: llm, ["m"]).refresh_metrics()
     seconds = {"device_busy_seconds": 4.0, "device_bubble_seconds": 0.5, "host_seconds": 2.0}
     assert {name: metrics.values[name][()] for name in seconds} == seconds

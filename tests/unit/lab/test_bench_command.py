@@ -117,6 +117,7 @@ def test_a_plot_without_matplotlib_is_refused_before_any_work(monkeypatch: pytes
 
 
 def test_a_profile_names_every_op_of_both_steps(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the bench extra is not installed")
     model = write_model(tmp_path)
     picture = tmp_path / "p.png"
     options = ("--rows", "1,3", "--depth", "8", "--prompt", "20", "--repeats", "2")
