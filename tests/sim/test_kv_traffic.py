@@ -58,7 +58,7 @@ def test_a_hit_has_the_same_bits(model: Model, folder: Path, truth: Outcome) -> 
     assert (truth.num_cached_tokens, loaded.num_cached_tokens) == (0, 256)
 
 
-@pytest.mark.parametrize("settings", [{"salt": "b"}, {"facts": "other weights"}, {"narrow": True}], ids=str)
+@pytest.mark.parametrize("settings", [{"salt": "b"}, {"facts": "other weights"}, {"kv_dtype": "int16"}], ids=str)
 def test_other_tenant_weights_or_dtype_miss(model: Model, folder: Path, settings: dict[str, Any]) -> None:
     assert ask(model, folder, PROMPT, **settings).num_cached_tokens == 0
     assert ask(model, folder, PROMPT, **settings).num_cached_tokens == 256  # and find their own
@@ -141,7 +141,7 @@ def slow(model: Model, folder: Path, lost_from: int | None = None, **settings: A
     def open_store() -> SlowStore:
         from headrace.kv.keys import namespace_digest
 
-        space = namespace_digest([("facts", "weights"), ("narrow", "False")])[:16]
+        space = namespace_digest([("facts", "weights"), ("kv", "float32")])[:16]
         stores.append(SlowStore(LocalStore(folder, 1 << 30, name_space=space), lost_from))
         return stores[0]
 

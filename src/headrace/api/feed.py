@@ -33,6 +33,10 @@ class Turning(Protocol):
     def abort(self, request_id: str) -> None: ...
     def stop(self, request_id: str) -> None: ...
     def tick(self) -> list[TokenDelta]: ...
+    def rest(self, timeout_s: float) -> None: ...
+
+
+REST_S = 0.05  # longest sleep of a feed whose requests all wait for something; what they wait for wakes it
 
 
 class Feed:
@@ -87,6 +91,8 @@ class Feed:
         news: dict[int, RequestOutput] = {}
         with uninterrupted():
             deltas = self._engine.tick()
+            if not deltas:
+                self._engine.rest(REST_S)  # a grammar compiles, KV is fetched: turning on would take their time
         for delta in deltas:
             output = self._take(delta)
             if output is not None:

@@ -127,6 +127,11 @@ class Engine:
         """No step is in flight: whatever lives here cannot run yet."""
         return self._pending is None and not self._ran
 
+    def rest(self, timeout_s: float) -> None:
+        """Sleeps while no step is in flight, until something arrives or a wait is over. For who drives the turns."""
+        if self.resting:
+            self.intake.wait(timeout_s)
+
     # -- the loop, one thread -----------------------------------------------------------------------------------
 
     def tick(self) -> list[TokenDelta]:

@@ -26,6 +26,9 @@ class Turns:
         self._open: set[str] = set()
         self.closed = False
 
+    def rest(self, timeout_s: float) -> None:
+        """Nothing to do: a turn waits for news itself."""
+
     @property
     def quiet(self) -> bool:
         """Every request has had its last delta."""
