@@ -40,3 +40,15 @@ def test_the_rounded_mode_is_what_auto_means() -> None:
 def test_blocks_that_would_cut_a_pair_are_refused() -> None:
     with pytest.raises(ConfigError, match="block_size"):
         LLM(str(folder()), block_size=7)
+
+
+def test_drafts_are_taken_back_up_to_what_the_model_can_and_more_are_refused() -> None:
+    settings = {"dtype": "float32", "max_model_len": 256, "kv_memory": 64 << 20}
+    prompt, params = "one two three one two three one two", SamplingParams(temperature=0, max_tokens=16)
+    with LLM(str(folder()), **settings) as llm:
+        [plain] = llm.generate(prompt, params)
+    with LLM(str(folder()), speculation="ngram", max_drafts=11, **settings) as llm:
+        [drafted] = llm.generate(prompt, params)
+    assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
+    with pytest.raises(ConfigError, match=r"max_drafts: .*11 drafts"):
+        LLM(str(folder()), speculation="ngram", max_drafts=12, **settings)

@@ -125,9 +125,6 @@ def build_engine(
 ) -> Engine:
     """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
-    most = getattr(model.kv_layout, "most_drafts", None)
-    if config.speculation.speculation != "none" and most is not None and config.speculation.max_drafts > most:
-        raise ConfigError("max_drafts", f"this model can take back {most} drafts at most")
     place = store_place(config, model.kv_layout)
     seal = GRAIN if place else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)

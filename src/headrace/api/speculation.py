@@ -11,6 +11,8 @@ from pathlib import Path
 from headrace import env
 from headrace._core import StepCost
 from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError
+from headrace.contract.layout import Layout, RecordLayout
 from headrace.engine.drafting import CostWatch, Drafting
 from headrace.speculation.guard import Guard
 from headrace.worker.cost_curve import Curve, CurveKey, load, measure, save
@@ -38,12 +40,20 @@ def most_logits(config: EngineConfig) -> int:
 
 
 def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threads: int) -> Speculation:
-    """Profiles this machine if its curve for ``model`` (name and place) is not known."""
+    """Profiles this machine if its curve for ``model`` (name and place) is not known.
+
+    Raises ConfigError for more drafts than the model can take back.
+    """
     wanted = config.speculation
     if wanted.speculation == "none":
         return Speculation()
+    limit = draft_limit(runner.model.kv_layout)
+    if limit is not None and wanted.max_drafts > limit:
+        raise ConfigError("max_drafts", f"this model can take back {limit} drafts at most")
     speculator = Speculator(open_drafter(config, runner), wanted.max_drafts, config.cache.block_size)
-    if not wanted.speculation_guard:
+    # Measuring writes the same rows again and again, which a model that takes back only so many cannot do: there every
+    # draft is verified.
+    if not wanted.speculation_guard or limit is not None:
         return Speculation(speculator, Drafting(wanted.max_drafts))
     curve = cost_curve(config, runner, CurveKey(model, machine_name(num_threads), _mode(config)))
 
@@ -52,6 +62,11 @@ def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threa
 
     costs = CostWatch(curve.sizes, curve.times_ms, publish)
     return Speculation(speculator, Drafting(wanted.max_drafts, costs, Guard()))
+
+
+def draft_limit(layout: Layout) -> int | None:
+    """Drafts of a sequence that the model can take back; None: as many as there are."""
+    return layout.most_drafts if isinstance(layout, RecordLayout) else None
 
 
 def machine_name(num_threads: int, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
