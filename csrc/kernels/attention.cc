@@ -40,14 +40,19 @@ class Step {
     const auto items = static_cast<std::int64_t>(chunks_.size()) * args_.kv_heads;
     // Few chunks over a long context (decoding): share out their partitions, or most threads would idle.
     if (items < 4 * num_threads() && longest() > 1) return run_by_partition();
-    parallel_for(items, [this](std::int64_t item) {
-      // Last chunks first: those of a prompt see most, and a short one at the end leaves no thread waiting long.
-      const AttentionChunk& chunk = chunks_[chunks_.size() - 1 - static_cast<std::size_t>(item / args_.kv_heads)];
-      table().attend_chunk(args_, chunk, item % args_.kv_heads, scratch_for(chunk));
+    const std::int64_t turn = num_threads();  // threads take items in turn
+    parallel_for(items, [&](std::int64_t item) {
+      const KeyRange keys = range_of(item), next = item + turn < items ? range_of(item + turn) : KeyRange{};
+      table().attend_chunk(args_, keys, next, scratch_for(*keys.chunk));
     });
   }
 
  private:
+  // Last chunks first: those of a prompt see most, and a short one at the end leaves no thread waiting long.
+  KeyRange range_of(std::int64_t item) const {
+    const AttentionChunk& chunk = chunks_[chunks_.size() - 1 - static_cast<std::size_t>(item / args_.kv_heads)];
+    return KeyRange::of_chunk(chunk, item % args_.kv_heads, args_.window);
+  }
   std::int64_t queries(const AttentionChunk& chunk) const { return chunk.rows * (args_.q_heads / args_.kv_heads); }
   std::int64_t partitions(const AttentionChunk& chunk) const {
     return chunk.end_partition() - chunk.first_partition(args_.window);
@@ -62,33 +67,36 @@ class Step {
   }
 
   struct Part {
-    std::size_t chunk;
-    std::int64_t head, partition, at;  // `at`: where in the shared memory its result goes
+    KeyRange keys;
+    std::int64_t at;  // where in the shared memory its result goes
   };
 
   void run_by_partition() const {
     std::vector<Part> parts, firsts;
     std::int64_t floats = 0;
-    for (std::size_t c = 0; c < chunks_.size(); ++c) {
+    for (const AttentionChunk& chunk : chunks_) {
+      const std::int64_t first = chunk.first_partition(args_.window);
       for (std::int64_t head = 0; head < args_.kv_heads; ++head) {
-        firsts.push_back({c, head, 0, floats});
-        for (std::int64_t p = 0; p < partitions(chunks_[c]); ++p) {
-          parts.push_back({c, head, chunks_[c].first_partition(args_.window) + p, floats});
-          floats += part_floats(queries(chunks_[c]), args_.head_dim);
+        firsts.push_back({KeyRange::of_chunk(chunk, head, args_.window), floats});
+        for (std::int64_t p = first; p < chunk.end_partition(); ++p) {
+          parts.push_back({KeyRange::of_part(chunk, head, p, args_.window), floats});
+          floats += part_floats(queries(chunk), args_.head_dim);
         }
       }
     }
     const AlignedArray<float> memory = aligned_array<float>(static_cast<std::size_t>(floats));
+    const auto turn = static_cast<std::size_t>(num_threads());
     parallel_for(static_cast<std::int64_t>(parts.size()), [&](std::int64_t item) {
-      const Part& part = parts[static_cast<std::size_t>(item)];
-      const AttentionChunk& chunk = chunks_[part.chunk];
-      table().attend_part(args_, chunk, part.head, part.partition, memory.get() + part.at, scratch_for(chunk));
+      const auto i = static_cast<std::size_t>(item);
+      const KeyRange& keys = parts[i].keys;
+      const KeyRange next = i + turn < parts.size() ? parts[i + turn].keys : KeyRange{};
+      table().attend_part(args_, keys, next, memory.get() + parts[i].at, scratch_for(*keys.chunk));
     });
     parallel_for(static_cast<std::int64_t>(firsts.size()), [&](std::int64_t item) {
-      const Part& part = firsts[static_cast<std::size_t>(item)];
-      const AttentionChunk& chunk = chunks_[part.chunk];
-      float* const results = memory.get() + part.at;
-      table().finish_parts(args_, chunk, part.head, results, partitions(chunk), scratch_for(chunk));
+      const Part& whole = firsts[static_cast<std::size_t>(item)];
+      const AttentionChunk& chunk = *whole.keys.chunk;
+      float* const results = memory.get() + whole.at;
+      table().finish_parts(args_, chunk, whole.keys.kv_head, results, partitions(chunk), scratch_for(chunk));
     });
   }
 

@@ -22,6 +22,22 @@ struct AttentionChunk {
   std::int64_t end_partition() const { return (end_position() + kPartition - 1) / kPartition; }
 };
 
+// The positions [first, end) of one KV head that an item of work reads for a chunk. Without a chunk: none.
+struct KeyRange {
+  const AttentionChunk* chunk = nullptr;
+  std::int64_t kv_head = 0, first = 0, end = 0;
+
+  static KeyRange of_chunk(const AttentionChunk& chunk, std::int64_t kv_head, std::int64_t window) {
+    return {&chunk, kv_head, chunk.first_seen(window), chunk.end_position()};
+  }
+  static KeyRange of_part(const AttentionChunk& chunk, std::int64_t kv_head, std::int64_t partition,
+                          std::int64_t window) {
+    const std::int64_t begin = partition * kPartition, end = begin + kPartition;
+    const std::int64_t first = chunk.first_seen(window), last = chunk.end_position();
+    return {&chunk, kv_head, first > begin ? first : begin, last < end ? last : end};
+  }
+};
+
 // The head size as the kernels hold it: whole vectors of sixteen.
 constexpr std::int64_t padded_depth(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 

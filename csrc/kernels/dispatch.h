@@ -29,10 +29,10 @@ struct Table {
   void (*axpy)(const AxpyArgs&);
   void (*write_row)(const float* x, std::int64_t head_dim, KvCache cache, std::int64_t index);
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
-  // generic/attention.h).
-  void (*attend_chunk)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* scratch);
-  void (*attend_part)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, std::int64_t partition,
-                      float* part, float* scratch);
+  // generic/attention.h). `next` is what the calling thread will probably read after it: blocks lie anywhere, and no
+  // processor foresees where.
+  void (*attend_chunk)(const AttentionArgs&, const KeyRange& whole, const KeyRange& next, float* scratch);
+  void (*attend_part)(const AttentionArgs&, const KeyRange& part, const KeyRange& next, float* to, float* scratch);
   void (*finish_parts)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* parts,
                        std::int64_t count, float* scratch);
   // Passes over one row of logits (see generic/scan.h).

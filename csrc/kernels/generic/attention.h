@@ -17,12 +17,12 @@ namespace headrace::kernels::HEADRACE_ISA {
 template <class D>
 class ChunkAttention {
  public:
-  ChunkAttention(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, float* scratch)
+  ChunkAttention(const AttentionArgs& args, const KeyRange& keys, const KeyRange& next, float* scratch)
       : args_(args),
-        chunk_(chunk),
-        shape_(args, chunk, kv_head),
+        chunk_(*keys.chunk),
+        shape_(args, chunk_, keys.kv_head),
         scratch_(shape_, scratch),
-        tile_(shape_, scratch_),
+        tile_(shape_, scratch_, RowsAhead(args, keys, next)),
         few_(shape_, scratch_) {}
 
   // The chunk's queries, transposed: lane i % 16 of vector i / 16 is query i. Lanes beyond the queries are zeros.
@@ -124,8 +124,6 @@ class ChunkAttention {
     while (first < end && shape_.visible(first, at).high <= 0) ++first;
     while (end > first && shape_.visible(end - 1, at).low >= kTile) --end;
     if (first == end) return;
-    const std::int64_t next = at + kTile, last = chunk_.end_position();
-    if (next < last) tile_.ask_for(args_, chunk_, next, next + kTile < last ? next + kTile : last);
     tile_.fetch(args_, chunk_, at, {shape_.visible(first, at).low, shape_.visible(end - 1, at).high});
     if (few()) return few_.attend(at, tile_, part);
     for (std::int64_t v = 0; v < shape_.vectors;) {
@@ -145,29 +143,29 @@ class ChunkAttention {
 
 // Calls body(attention) with the arithmetic that the cache's format takes.
 template <typename Body>
-inline void with_chunk(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, float* scratch,
+inline void with_chunk(const AttentionArgs& args, const KeyRange& keys, const KeyRange& next, float* scratch,
                        const Body& body) {
   if (has_codes(args.k_cache.format)) {
-    ChunkAttention<PairDots> attention(args, chunk, kv_head, scratch);
+    ChunkAttention<PairDots> attention(args, keys, next, scratch);
     return body(attention);
   }
-  ChunkAttention<FloatDots> attention(args, chunk, kv_head, scratch);
+  ChunkAttention<FloatDots> attention(args, keys, next, scratch);
   body(attention);
 }
 
-// One partition of a chunk, written to `part` (see PartState).
-inline void attend_part(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head,
-                        std::int64_t partition, float* part, float* scratch) {
-  with_chunk(args, chunk, kv_head, scratch, [&](auto& attention) {
+// One partition of a chunk, written to `to` (see PartState).
+inline void attend_part(const AttentionArgs& args, const KeyRange& part, const KeyRange& next, float* to,
+                        float* scratch) {
+  with_chunk(args, part, next, scratch, [&](auto& attention) {
     attention.load_queries();
-    attention.attend(partition, PartState(part, attention.shape().vectors));
+    attention.attend(part.first / kPartition, PartState(to, attention.shape().vectors));
   });
 }
 
 // Merges `count` parts in order and writes the chunk's rows of `out`; the parts are used up.
 inline void finish_parts(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, float* parts,
                          std::int64_t count, float* scratch) {
-  ChunkAttention<FloatDots> attention(args, chunk, kv_head, scratch);
+  ChunkAttention<FloatDots> attention(args, {&chunk, kv_head}, {}, scratch);
   const PartState merged = attention.empty_merged();
   const ChunkShape& shape = attention.shape();
   for (std::int64_t p = 0; p < count; ++p) {
@@ -177,11 +175,11 @@ inline void finish_parts(const AttentionArgs& args, const AttentionChunk& chunk,
 }
 
 // All partitions of a chunk one after the other, with the same arithmetic as the two functions above.
-inline void attend_chunk(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, float* scratch) {
-  with_chunk(args, chunk, kv_head, scratch, [&](auto& attention) {
+inline void attend_chunk(const AttentionArgs& args, const KeyRange& whole, const KeyRange& next, float* scratch) {
+  with_chunk(args, whole, next, scratch, [&](auto& attention) {
     attention.load_queries();
     const PartState merged = attention.empty_merged(), part = attention.part();
-    for (std::int64_t p = chunk.first_partition(args.window); p < chunk.end_partition(); ++p) {
+    for (std::int64_t p = whole.first / kPartition; p < whole.chunk->end_partition(); ++p) {
       attention.attend(p, part);
       merge(merged, part, attention.shape());
     }

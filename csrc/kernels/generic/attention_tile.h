@@ -10,27 +10,72 @@ namespace headrace::kernels::HEADRACE_ISA {
 class RowWalk {
  public:
   RowWalk(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, std::int64_t position)
-      : args_(args),
+      : heads_(args.kv_heads),
+        size_(args.block_size),
         block_(args.block_table + chunk.slice * args.max_blocks + position / args.block_size),
         head_(kv_head),
         offset_(position % args.block_size) {}
 
   std::int64_t next() {
-    if (offset_ == args_.block_size) ++block_, offset_ = 0;
-    return (*block_ * args_.kv_heads + head_) * args_.block_size + offset_++;
+    if (offset_ == size_) ++block_, offset_ = 0;
+    return (*block_ * heads_ + head_) * size_ + offset_++;
   }
 
  private:
+  std::int64_t heads_ = 0, size_ = 0;
+  const std::int32_t* block_ = nullptr;
+  std::int64_t head_ = 0, offset_ = 0;
+};
+
+// Asks the memory for rows that will be wanted soon, one at a time while others are worked on: a processor keeps only
+// so many lines on their way, and stands still when asked for more. Goes on from the chunk to what comes next.
+class RowsAhead {
+ public:
+  RowsAhead(const AttentionArgs& args, const KeyRange& now, const KeyRange& next)
+      : args_(args), bytes_(row_bytes(args.k_cache.format, args.head_dim)), keys_(now), next_(next) {
+    keys_.first += kDistance;
+  }
+
+  void step() {
+    if (run_ == 0 && !turn_to_block()) return;
+    --run_;
+    for (std::int64_t i = 0; i + 32 < bytes_; i += 64) {  // few bytes more lie in the line of the next row
+      __builtin_prefetch(key_ + i, 0, 2);
+      __builtin_prefetch(value_ + i, 0, 2);
+    }
+    key_ += bytes_, value_ += bytes_;
+  }
+
+ private:
+  static constexpr std::int64_t kDistance = 128;  // positions: some microseconds of work
+
+  // Goes to the next rows that lie side by side; false when there are none.
+  bool turn_to_block() {
+    if (keys_.first >= keys_.end) {
+      if (next_.first >= next_.end) return false;
+      keys_ = next_, next_ = {};
+    }
+    const std::int64_t size = args_.block_size, at = keys_.first, offset = at % size;
+    run_ = keys_.end - at < size - offset ? keys_.end - at : size - offset;
+    keys_.first += run_;
+    const std::int64_t block = args_.block_table[keys_.chunk->slice * args_.max_blocks + at / size];
+    const std::int64_t row = (block * args_.kv_heads + keys_.kv_head) * size + offset;
+    key_ = args_.k_cache.row(row, args_.head_dim), value_ = args_.v_cache.row(row, args_.head_dim);
+    return true;
+  }
+
   const AttentionArgs& args_;
-  const std::int32_t* block_;
-  const std::int64_t head_;
-  std::int64_t offset_;
+  const std::int64_t bytes_;
+  KeyRange keys_, next_;  // what is still to be asked for
+  std::int64_t run_ = 0;
+  const std::uint8_t *key_ = nullptr, *value_ = nullptr;
 };
 
 template <class D>
 class TileAttention {
  public:
-  TileAttention(const ChunkShape& shape, const ChunkScratch& scratch) : shape_(shape), scratch_(scratch) {}
+  TileAttention(const ChunkShape& shape, const ChunkScratch& scratch, RowsAhead ahead)
+      : shape_(shape), scratch_(scratch), ahead_(ahead) {}
 
   // Fetches the tile that starts at position `at`. Positions outside `used` become zeros.
   void fetch(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t at, Range used) {
@@ -43,20 +88,6 @@ class TileAttention {
                                               : fetch_codes<std::int8_t>(args, walk, used);
     } else {
       fetch_floats(args, walk, used);
-    }
-  }
-
-  // Asks the memory for the rows of positions [at, end), so that they are near when their turn comes: blocks lie
-  // anywhere, and no processor foresees where.
-  void ask_for(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t at, std::int64_t end) const {
-    RowWalk walk(args, chunk, shape_.kv_head, at);
-    const std::int64_t bytes = row_bytes(args.k_cache.format, shape_.head_dim);
-    for (; at < end; ++at) {
-      const std::int64_t row = walk.next();
-      for (std::int64_t i = 0; i < bytes; i += 64) {
-        __builtin_prefetch(args.k_cache.row(row, shape_.head_dim) + i);
-        __builtin_prefetch(args.v_cache.row(row, shape_.head_dim) + i);
-      }
     }
   }
 
@@ -90,6 +121,7 @@ class TileAttention {
         for (std::int64_t d = 0; d < shape_.depth; d += 16) store(key + d, zero()), store(value + d, zero());
         continue;
       }
+      ahead_.step();
       const std::int64_t row = walk.next();
       read_row(args.k_cache.row(row, shape_.head_dim), args.k_cache.format, shape_.head_dim, key);
       read_row(args.v_cache.row(row, shape_.head_dim), args.v_cache.format, shape_.head_dim, value);
@@ -110,6 +142,7 @@ class TileAttention {
         scratch_.key_scale[j] = scratch_.value_scale[j] = 0;
         value[j % 2] = nullptr;
       } else {
+        ahead_.step();
         const std::int64_t row = walk.next();
         const std::uint8_t *const k = args.k_cache.row(row, head_dim), *const v = args.v_cache.row(row, head_dim);
         read_codes(reinterpret_cast<const Code*>(k), head_dim, key);
@@ -241,6 +274,7 @@ class TileAttention {
 
   const ChunkShape& shape_;
   const ChunkScratch& scratch_;
+  RowsAhead ahead_;
   std::int64_t at_ = 0;
   float largest_weight_ = 0;
   bool wild_ = false;

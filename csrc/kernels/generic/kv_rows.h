@@ -114,13 +114,21 @@ inline float scale_of(const std::uint8_t* row, KvFormat format, std::int64_t hea
 // Reads a row of codes, padded likewise.
 template <typename Code>
 inline void read_codes(const Code* row, std::int64_t head_dim, std::int16_t* to) {
-  for (std::int64_t d = 0; d < head_dim; d += 16) store_codes(to + d, load_some(row + d, head_dim - d));
+  std::int64_t d = 0;
+  if constexpr (sizeof(Code) == sizeof *to) {
+    for (; d + 32 <= head_dim; d += 32) store_pairs(to + d, load_pairs(row + d));  // as they are
+  }
+  for (; d < head_dim; d += 16) store_codes(to + d, load_some(row + d, head_dim - d));
 }
 
 // Reads two rows of codes into pairs, value by value, padded likewise; a row that is not there is zeros.
 template <typename Code>
 inline void read_pairs(const Code* even, const Code* odd, std::int64_t head_dim, std::int16_t* to) {
-  for (std::int64_t d = 0; d < head_dim; d += 16) {
+  std::int64_t d = 0;
+  if constexpr (sizeof(Code) == sizeof *to) {
+    for (; even && odd && d + 16 <= head_dim; d += 16) store_pairs(to + 2 * d, load_side_by_side(even + d, odd + d));
+  }
+  for (; d < head_dim; d += 16) {
     const IntVec low = even ? load_some(even + d, head_dim - d) : set1_int(0);
     const IntVec high = odd ? load_some(odd + d, head_dim - d) : set1_int(0);
     store_pairs(to + 2 * d, pair_up(low, high));

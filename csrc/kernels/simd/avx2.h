@@ -182,6 +182,14 @@ inline __m256i pair_half(__m256i even, __m256i odd) {
   return _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA);
 }
 inline IntVec pair_up(IntVec even, IntVec odd) { return {pair_half(even.a, odd.a), pair_half(even.b, odd.b)}; }
+inline IntVec load_side_by_side(const std::int16_t* even, const std::int16_t* odd) {
+  const auto quarter = [](const std::int16_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); };
+  const auto weave = [&](int at) {
+    const __m128i e = quarter(even + at), o = quarter(odd + at);
+    return _mm256_set_m128i(_mm_unpackhi_epi16(e, o), _mm_unpacklo_epi16(e, o));
+  };
+  return {weave(0), weave(8)};
+}
 inline IntVec to_int(Vec x) { return {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)}; }
 inline IntVec set1_pair(const std::int16_t* two) {
   std::uint32_t pair;

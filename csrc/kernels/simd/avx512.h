@@ -110,6 +110,14 @@ inline void store_codes(std::int16_t* p, IntVec a) {
 inline IntVec pair_up(IntVec even, IntVec odd) {
   return {_mm512_mask_blend_epi16(0xAAAAAAAA, even.v, _mm512_slli_epi32(odd.v, 16))};
 }
+inline IntVec load_side_by_side(const std::int16_t* even, const std::int16_t* odd) {
+  const auto half = [](const std::int16_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(half(even)), half(odd), 1);
+  const __m512i order =
+      _mm512_setr_epi32(0x100000, 0x110001, 0x120002, 0x130003, 0x140004, 0x150005, 0x160006, 0x170007, 0x180008,
+                        0x190009, 0x1A000A, 0x1B000B, 0x1C000C, 0x1D000D, 0x1E000E, 0x1F000F);
+  return {_mm512_permutexvar_epi16(order, both)};
+}
 inline IntVec to_int(Vec a) { return {_mm512_cvtps_epi32(a.v)}; }
 inline IntVec set1_pair(const std::int16_t* two) {
   std::int32_t pair;

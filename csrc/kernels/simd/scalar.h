@@ -197,6 +197,11 @@ inline IntVec load_codes(const Code* p) {
 inline void store_codes(std::int16_t* p, IntVec a) {
   for (int i = 0; i < 16; ++i) p[i] = static_cast<std::int16_t>(a.v[i]);
 }
+inline IntVec load_side_by_side(const std::int16_t* even, const std::int16_t* odd) {
+  std::int16_t pairs[32];
+  for (int i = 0; i < 16; ++i) pairs[2 * i] = even[i], pairs[2 * i + 1] = odd[i];
+  return load_pairs(pairs);
+}
 inline IntVec pair_up(IntVec even, IntVec odd) {
   return each<IntVec>([&](int i) { return (even.v[i] & 0xFFFFu) | odd.v[i] << 16; });
 }

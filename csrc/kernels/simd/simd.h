@@ -12,9 +12,9 @@
 // with four signed ones. store_bytes takes whole numbers in [-127, 127].
 //
 // A pair is two int16 in a lane of an IntVec, the even one below; codes are int16 or int8, one to a lane. to_int rounds
-// to nearest even, and what it makes of NaN nobody may use. pair_up takes the lower halves of both; add_pairs adds to
-// each lane the exact sum of its two products. kLaneVectors and lane_rows(vectors) say how many vectors of lanes, and
-// how many rows of them, a register tile of attention has.
+// to nearest even, and what it makes of NaN nobody may use. pair_up takes the lower halves of both,
+// load_side_by_side sixteen codes of each; add_pairs adds to each lane the exact sum of its two products. kLaneVectors
+// and lane_rows(vectors) say how many vectors of lanes, and how many rows of them, a register tile of attention has.
 //
 // Nothing here or in generic/ may call an inline function or template of the standard library that takes only
 // library types: the linker keeps one copy of those, and it could be the one compiled for AVX-512.

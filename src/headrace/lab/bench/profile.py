@@ -131,9 +131,14 @@ def _total(calls: Sequence[Spread]) -> Spread:
 
 
 def _caches(subject: Subject, shape: Shape) -> list[LayerKV]:
+    """Caches with something in them: what was never written lies in one page of zeros, which costs no memory traffic."""
     layout = subject.model.kv_layout
     blocks = len(layout.groups) * shape.slices * _blocks_of(subject, shape) + 1
-    return allocate_kv(layout, blocks, subject.block_size, kv=subject.kv)
+    caches = allocate_kv(layout, blocks, subject.block_size, kv=subject.kv)
+    for cache in caches:
+        for tensor in {cache.k, cache.v}:
+            tensor.view(torch.uint8).fill_(0x1C)  # a small finite number in every format, as code and as scale
+    return caches
 
 
 def _blocks_of(subject: Subject, shape: Shape) -> int:
