@@ -24,6 +24,14 @@ struct ChainNode {
   std::vector<Token> tokens;
   std::string extras;           // canonical CBOR, empty when there are none
   mutable ChainNodePtr parent;  // may be exchanged for an equal node, so that equal chains share their ancestors
+
+  // Where an index holds this very node in its first group, set and cleared by the index: a chain that was looked up
+  // before finds its blocks without any hashing.
+  struct Held {
+    const void* index = nullptr;
+    const BlockId* lowest = nullptr;
+  };
+  mutable Held held;
 };
 
 // A multimodal item: its content id and the positions [start, start + length) it fills.

@@ -12,6 +12,11 @@ namespace headrace::core {
 
 class PrefixIndex {
  public:
+  PrefixIndex() = default;
+  ~PrefixIndex() { clear(); }
+  PrefixIndex(const PrefixIndex&) = delete;  // nodes point at entries
+  PrefixIndex& operator=(const PrefixIndex&) = delete;
+
   // The lowest-numbered block with exactly this content in this group, or kNullBlock. `canonical` gets the node the
   // entry is held under, so that a caller can share it and later comparisons are pointer comparisons.
   BlockId find(const ChainNodePtr& node, std::int32_t group, ChainNodePtr* canonical = nullptr) const;
@@ -21,7 +26,7 @@ class PrefixIndex {
   void erase(const ChainNodePtr& node, std::int32_t group, BlockId block);
   // Contents held, each with one block or more.
   std::size_t size() const { return entries_.size(); }
-  void clear() { entries_.clear(); }
+  void clear();
 
  private:
   struct Key {
@@ -41,6 +46,9 @@ class PrefixIndex {
   struct Entry {
     ChainNodePtr node;
     std::set<BlockId> blocks;
+    BlockId lowest;  // of the blocks
+
+    void update() { lowest = *blocks.begin(); }
   };
   using Entries = std::unordered_multimap<Key, Entry, KeyHash>;  // several per key only where digests collide
 
