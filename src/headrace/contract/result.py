@@ -100,12 +100,13 @@ class StepResult:
     speculated: Speculated | None = None
 
 
-class TokenDelta(msgspec.Struct, frozen=True):
+class TokenDelta(msgspec.Struct, frozen=True, gc=False):
     """News of one request: tokens since the last delta and, at the end, why it ended.
 
     ``finish_reason`` is None while it runs, else one of stop, length, abort, error. ``stop_token`` is the id that
     ended it. ``error_field`` names the field of the request that the error is about, where it is the request's own
-    fault. ``num_cached_tokens`` and ``prompt_logprobs`` come with the first delta that has tokens.
+    fault. ``num_cached_tokens`` and ``prompt_logprobs`` come with the first delta that has tokens. Not watched by the
+    garbage collector: thousands are made a second, and none can be part of a cycle.
     """
 
     request_id: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +40,7 @@ class Book:
         self._by_seq: dict[int, Entry] = {}
         self._by_request: dict[str, Entry] = {}
         self._next = 1
+        self.of_seq: Callable[[int], Entry | None] = self._by_seq.get  # asked for every token of every step
 
     def open(self, request: Request) -> Entry:
         entry = Entry(request, self._next, request.request_id)
@@ -50,9 +52,6 @@ class Book:
     def close(self, entry: Entry) -> None:
         self._by_seq.pop(entry.seq_id, None)
         self._by_request.pop(entry.request.request_id, None)
-
-    def of_seq(self, seq_id: int) -> Entry | None:
-        return self._by_seq.get(seq_id)
 
     def of_request(self, request_id: str) -> Entry | None:
         return self._by_request.get(request_id)

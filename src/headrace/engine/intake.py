@@ -49,6 +49,8 @@ class Intake:
             self._wake.notify_all()
 
     def drain_requests(self) -> list[Request]:
+        if not self._requests:  # what comes this moment comes with the next turn
+            return []
         with self._wake:
             out = list(self._requests)
             self._requests.clear()
@@ -57,6 +59,8 @@ class Intake:
     def drain_ends(self) -> list[tuple[str, str]]:
         """Ends of requests that were drained before. One whose request still waits here stays with it: taken first, it
         would find nothing to end, and the request would run to its own end."""
+        if not self._ends:
+            return []
         with self._wake:
             waiting = {request.request_id for request in self._requests}
             out = [end for end in self._ends if end[0] not in waiting]

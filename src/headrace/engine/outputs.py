@@ -31,7 +31,7 @@ def collect_deltas(book: Book, commit: Any, result: StepResult) -> list[TokenDel
             deltas.append(_delta(entry, tokens, code, row, result))
         else:  # the usual news: one more token, and nothing else changes
             entry.num_reported += end - start
-            deltas.append(TokenDelta(entry.request_id, tokens, num_cached_tokens=entry.num_cached_tokens))
+            deltas.append(TokenDelta(entry.request_id, tokens, None, None, entry.num_cached_tokens))
         if code:
             book.close(entry)
     return deltas

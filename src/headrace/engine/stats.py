@@ -55,15 +55,21 @@ class StepCounts:
         """A slice of one token decodes, whatever drafts it has; longer slices are prefill. Drafts are counted when it
         is known how many there were."""
         self.steps += 1
-        known, before = (plan.num_scheduled - plan.num_drafts).astype(np.int64), plan.num_computed.astype(np.int64)
+        self.token_budget_left = plan.token_budget_left
+        self._under_way.append(perf_counter())
+        seen = plan.num_computed
+        if plan.total_tokens == len(seen):  # the usual step: each sequence decodes, without drafts
+            self.scheduled_tokens += len(seen)
+            self.decode_tokens += len(seen)
+            self.attended += int(seen.sum(dtype=np.int64)) + len(seen)
+            return
+        known, before = (plan.num_scheduled - plan.num_drafts).astype(np.int64), seen.astype(np.int64)
         num_decoding = int((known == 1).sum())
         self.scheduled_tokens += int(known.sum())
         self.decode_tokens += num_decoding
         self.prefill_steps += num_decoding == 0
         self.mixed_steps += 0 < num_decoding < len(known)
         self.attended += int((known * before + known * (known + 1) // 2).sum())
-        self.token_budget_left = plan.token_budget_left
-        self._under_way.append(perf_counter())
 
     def finished(self) -> None:
         """The oldest step is over. Steps that overlap share their time."""
