@@ -131,7 +131,7 @@ def _total(calls: Sequence[Spread]) -> Spread:
 
 
 def _caches(subject: Subject, shape: Shape) -> list[LayerKV]:
-    """Caches with something in them: what was never written lies in one page of zeros, which costs no memory traffic."""
+    """Caches with something in them: what was never written lies in one page of zeros, which costs no traffic."""
     layout = subject.model.kv_layout
     blocks = len(layout.groups) * shape.slices * _blocks_of(subject, shape) + 1
     caches = allocate_kv(layout, blocks, subject.block_size, kv=subject.kv)
