@@ -13,13 +13,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 CXX_FILES := CMakeLists.txt $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cmake')
 
-.PHONY: run test lint bench build cxx-test clean
+.PHONY: run test test-slow lint bench build cxx-test clean
 
 run: $(VENV)/.built
 	$(BIN)/headrace run "$(PROMPT)" --max-tokens 32 --temperature 0
 
 test: $(VENV)/.test cxx-test
 	$(BIN)/python scripts/steady_tests.py
+
+# What takes longest and says least beyond the rest: larger sizes, more of a kind.
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
