@@ -36,7 +36,7 @@ def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("auto", marks=pytest.mark.slow)])
 def test_killed_and_started_again(tmp_path: Path, dtype: str) -> None:
     with start("off", "exit", dtype) as plain:
         truth = answer(plain)

@@ -21,6 +21,8 @@ from headrace.engine.process import ProcessClient
 from headrace.worker.fake import FakeWorker, rolling_token
 
 DEADLINE_S = 20.0
+TOKEN_MS = 1.0  # at least
+LONG = 60_000  # tokens: three deadlines
 
 
 def build(token_ms: float = 0.0) -> tuple[Engine, dict[str, int]]:
@@ -28,7 +30,7 @@ def build(token_ms: float = 0.0) -> tuple[Engine, dict[str, int]]:
         time.sleep(token_ms / 1000)
         return rolling_token(tokens)  # type: ignore[arg-type]
 
-    core = Scheduler(num_blocks=100, block_size=4, token_budget=32, max_model_len=5000)
+    core = Scheduler(num_blocks=30_000, block_size=4, token_budget=32, max_model_len=100_000)
     return Engine(core, FakeWorker(next_token=slow)), {"answer": 42}
 
 
@@ -55,7 +57,9 @@ def answer(deltas: queue.Queue[TokenDelta]) -> tuple[list[int], TokenDelta]:
 
 @pytest.fixture(params=["thread", "process"])
 def client(request: pytest.FixtureRequest) -> Iterator[EngineClient]:
-    made: EngineClient = ThreadClient(build(1.0)[0]) if request.param == "thread" else ProcessClient(build, 1.0)
+    made: EngineClient = (
+        ThreadClient(build(TOKEN_MS)[0]) if request.param == "thread" else ProcessClient(build, TOKEN_MS)
+    )
     yield made
     made.close()
 
@@ -70,7 +74,7 @@ def test_many_streams_at_once(client: EngineClient) -> None:
 
 def test_abort_ends_a_stream_and_others_go_on(client: EngineClient) -> None:
     long, short = queue.Queue[TokenDelta](), queue.Queue[TokenDelta]()
-    client.submit(ask("long", 300), long.put)
+    client.submit(ask("long", LONG), long.put)
     client.submit(ask("short", 5), short.put)
     client.abort("long")
     assert answer(long)[1].finish_reason == "abort"
@@ -79,7 +83,7 @@ def test_abort_ends_a_stream_and_others_go_on(client: EngineClient) -> None:
 
 def test_close_ends_open_streams(client: EngineClient) -> None:
     sink = queue.Queue[TokenDelta]()
-    client.submit(ask("a", 300), sink.put)
+    client.submit(ask("a", LONG), sink.put)
     client.close()
     assert answer(sink)[1].finish_reason in ("abort", "error")
     with pytest.raises(EngineDead):
@@ -88,17 +92,17 @@ def test_close_ends_open_streams(client: EngineClient) -> None:
 
 def test_a_refused_request_says_why(client: EngineClient) -> None:
     sink = queue.Queue[TokenDelta]()
-    huge = Request(request_id="huge", prompt_token_ids=[1] * 6000, sampling=SamplingParams(max_tokens=5, seed=0))
+    huge = Request(request_id="huge", prompt_token_ids=[1] * 100_001, sampling=SamplingParams(max_tokens=5, seed=0))
     client.submit(huge, sink.put)
     assert "prompt" in (answer(sink)[1].error or "")
 
 
 def test_a_killed_engine_ends_every_stream_with_an_error() -> None:
-    client = ProcessClient(build, 5.0)
+    client = ProcessClient(build, TOKEN_MS)
     assert client.info == {"answer": 42}
     sinks = [queue.Queue[TokenDelta]() for _ in range(3)]
     for i, sink in enumerate(sinks):
-        client.submit(ask(str(i), 300), sink.put)
+        client.submit(ask(str(i), LONG), sink.put)
     sinks[0].get(timeout=DEADLINE_S)
     assert client.pid is not None
     os.kill(client.pid, signal.SIGKILL)

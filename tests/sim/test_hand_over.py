@@ -32,13 +32,26 @@ def expected(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-def engine_of(role: str, port: LocalHandOff, record: Path | None = None, **limits: int) -> Engine:
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def engine_of(
+    role: str,
+    port: LocalHandOff,
+    record: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    **limits: int,
+) -> Engine:
     config = RoleConfig(role=role)
     settings = {"num_blocks": 65, "block_size": 4, "max_model_len": 200, "token_budget": 32} | limits
     settings |= core_settings(config)
     worker = FakeWorker()
     observer = None if record is None else Recorder.open(record, settings)
-    relay = Giver(port, worker) if role == "prompt" else Taker(port, worker, observer)
+    relay = Giver(port, worker, clock) if role == "prompt" else Taker(port, worker, observer, clock)
     return Engine(
         Scheduler(**settings),
         worker,
@@ -54,12 +67,14 @@ def ask(name: str, prompt: list[int], max_tokens: int) -> Request:
 
 
 class Stepped:
-    """Both engines in this thread, ticked by hand."""
+    """Both engines in this thread, ticked by hand, on a clock that stands still."""
 
     def __init__(self, port: LocalHandOff | None = None, record: Path | None = None, **limits: int) -> None:
         self.port = port or LocalHandOff()
-        self.prompt = engine_of("prompt", self.port, record and record / "prompt.jsonl")
-        self.completion = engine_of("completion", self.port, record and record / "completion.jsonl", **limits)
+        self.clock = Clock()
+        files = (None, None) if record is None else (record / "prompt.jsonl", record / "completion.jsonl")
+        self.prompt = engine_of("prompt", self.port, files[0], self.clock)
+        self.completion = engine_of("completion", self.port, files[1], self.clock, **limits)
         self.deltas: list[TokenDelta] = []
 
     def tick(self, prompt: int = 1, completion: int = 1) -> None:
@@ -109,7 +124,7 @@ def test_a_full_port_holds_the_prompt_engine_back_and_then_ends_requests() -> No
     both.tick(prompt=4, completion=0)
     assert both.port.num_waiting == 1
     assert both.prompt.core.num_prompted == 1  # holds its blocks, first tokens are told
-    time.sleep(0.06)
+    both.clock.now = 0.06
     both.tick(prompt=2, completion=0)
     assert both.end("b").error == "no completion engine took it within 0.05 s"
     both.tick(completion=20)
@@ -123,7 +138,7 @@ def test_one_that_finds_no_room_in_time_ends_and_others_go_on() -> None:
     both.tick(2, 2)
     both.prompt.submit(ask("wide", [2] * 30, 5))
     both.tick(3, 2)
-    time.sleep(0.06)
+    both.clock.now = 0.06
     both.tick()
     assert both.end("wide").error == "no room for it within 0.05 s"
     both.tick(completion=30)

@@ -203,6 +203,7 @@ def run_random_schedule(random: Random) -> int:
     return steps
 
 
-def test_10000_random_schedules_without_deadlock() -> None:
+@pytest.mark.parametrize("count", [2000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_random_schedules_without_deadlock(count: int) -> None:
     random = Random(7)
-    assert sum(run_random_schedule(random) for _ in range(10_000)) > 100_000
+    assert sum(run_random_schedule(random) for _ in range(count)) > 10 * count

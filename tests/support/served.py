@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from headrace.engine.engine import Engine
 from headrace.worker.fake import FakeWorker
 
 DEADLINE_S = 30.0
+LONG = 15_000  # tokens of a request that a hold keeps running
+LONG_STEP_S = 2 * DEADLINE_S / LONG
 MODEL = "tiny"
 
 
@@ -41,14 +43,36 @@ def text_tokenizer(folder: Path, **settings: Any) -> Tokenizer:
     return load_tokenizer(folder)
 
 
+class Hold:
+    """Keeps requests running for as long as a test needs them to; nothing depends on who is quicker.
+
+    ``step_s``: the engine still turns, and so hears of ends, but each step takes at least this long: LONG tokens last
+    longer than two of the tests' deadlines. None: it stands still from the second token on, until ``release``.
+    """
+
+    def __init__(self, step_s: float | None = LONG_STEP_S) -> None:
+        self._step_s = step_s
+        self._released = threading.Event()
+
+    def step(self, first: bool) -> None:
+        """On the engine's thread, before a step draws its tokens."""
+        if self._step_s is not None:
+            self._released.wait(self._step_s)
+        elif not first and not self._released.wait(DEADLINE_S):
+            raise TimeoutError("the test did not let go of its hold")
+
+    def release(self) -> None:
+        self._released.set()
+
+
 @dataclass
 class Script:
-    """What a pretended model says: by what the prompt contains, else ``default``. ``token_s``: per token."""
+    """What a pretended model says: by what the prompt contains, else ``default``. ``hold``: when it may go on."""
 
     tokenizer: Tokenizer
     answers: Mapping[bytes, bytes] = field(default_factory=dict)
     default: bytes = b"lorem ipsum "
-    token_s: float = 0.0
+    hold: Hold | None = None
 
     def ids(self, raw: bytes) -> list[int]:
         """Ids that stand for these bytes, whatever they are."""
@@ -56,8 +80,6 @@ class Script:
         return [by_byte[bytes([byte])] for byte in raw]
 
     def next_token(self, prompt: Sequence[int], num_out: int) -> int:
-        if self.token_s:
-            time.sleep(self.token_s)
         raw = b"".join(self.tokenizer.token_bytes(i) for i in prompt)
         said = next((out for key, out in self.answers.items() if key in raw), None)
         if said is None:
@@ -72,12 +94,16 @@ class ScriptedWorker(FakeWorker):
         super().__init__(fail_steps=fail_steps or set())
         self._script = script
         self._prompt_len: dict[int, int] = {}
+        self._drew = False
 
     def launch_forward(self, plan: Any, starts: Any) -> Any:
         self._prompt_len.update({start.seq_id: start.prompt_len for start in starts})
         return super().launch_forward(plan, starts)
 
     def launch_sample(self, handle: Any) -> None:
+        if self._script.hold is not None and handle.plan.samples.any():
+            self._script.hold.step(first=not self._drew)
+            self._drew = True
         for seq_id, samples in zip(handle.plan.seq_ids.tolist(), handle.plan.samples.tolist()):
             if samples:
                 row, cut = self.rows[seq_id], self._prompt_len[seq_id]
@@ -100,6 +126,11 @@ class SpyClient(ThreadClient):
     def submit(self, request: Request, sink: Any) -> None:
         self.requests.append(request)
         super().submit(request, sink)
+
+
+def held(script: Script, step_s: float | None = LONG_STEP_S) -> Script:
+    """The same model on a hold of its own."""
+    return replace(script, hold=Hold(step_s))
 
 
 def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: Any) -> AsyncLLM:
@@ -157,6 +188,11 @@ class Running:
         with self.http.stream("POST", route, json={**body, "stream": True}) as response:
             assert response.status_code == 200, response.read()
             return [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+
+    def settled(self) -> None:
+        """Waits until all that was answered is closed and counted: a client may read its answer before that."""
+        until(lambda: self.host.num_open == 0, "a request stays open")
+        until(lambda: self.engine.stats.running == self.engine.stats.waiting == 0, "the engine still works")
 
     def send_raw(self, route: str, body: dict[str, Any], key: str = "") -> socket.socket:
         """A request on a bare socket, which the caller may drop."""

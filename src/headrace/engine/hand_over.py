@@ -97,14 +97,15 @@ class LocalHandOff:
 class Giver:
     """The prompt engine's end. ``turn`` is called by the loop before it plans."""
 
-    def __init__(self, port: HandOffPort, mover: KVMover) -> None:
+    def __init__(self, port: HandOffPort, mover: KVMover, clock: Callable[[], float] = time.monotonic) -> None:
         self._port = port
         self._mover = mover
+        self._clock = clock
         self._since: dict[int, float] = {}
 
     def turn(self, roster: Roster) -> None:
         """Offers every sequence whose prompt is computed, as far as there is room."""
-        now = time.monotonic()
+        now = self._clock()
         prompted = roster.core.prompted_ids()
         self._since = {seq_id: self._since.get(seq_id, now) for seq_id in prompted}
         for seq_id in prompted:
@@ -141,9 +142,16 @@ class Giver:
 class Taker:
     """The completion engine's end: takes one at a time, gives it blocks, has them filled, and lets it run."""
 
-    def __init__(self, port: HandOffPort, mover: KVMover, observer: StepObserver | None = None) -> None:
+    def __init__(
+        self,
+        port: HandOffPort,
+        mover: KVMover,
+        observer: StepObserver | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._port = port
         self._mover = mover
+        self._clock = clock
         self._observer = observer
         self._unplaced: tuple[Entry, HandedOver] | None = None
         self._filling: list[tuple[Entry, Any]] = []
@@ -181,7 +189,7 @@ class Taker:
             self._unplaced = None
             self._filling.append((entry, self._fill(roster, entry, item)))
             return True
-        if time.monotonic() > item.deadline_s:
+        if self._clock() > item.deadline_s:
             self._unplaced = None
             roster.end_entry(entry, "error", f"no room for it within {self._port.patience_s:g} s")
             return True

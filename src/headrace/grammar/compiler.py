@@ -46,7 +46,9 @@ class GrammarPool:
         timeout_s: float = 20.0,
         cache_bytes: int = 10 << 30,
         open_backend: Callable[[Vocabulary, int], GrammarBackend] = Backend,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self.timeout_s = timeout_s
         self._vocabulary = vocabulary
         self._cache_bytes = cache_bytes
@@ -57,13 +59,13 @@ class GrammarPool:
 
     def request(self, wanted: StructuredOutputs) -> Compilation:
         """Starts compiling; returns at once."""
-        compilation = Compilation(self.timeout_s)
+        compilation = Compilation(self.timeout_s, self._clock)
         compilation.future = self._threads.submit(self._compile, wanted, compilation)
         return compilation
 
     def _compile(self, wanted: StructuredOutputs, compilation: Compilation) -> Grammar:
         backend = self._loaded()
-        compilation.started_s = time.monotonic()
+        compilation.started_s = self._clock()
         return Grammar(backend, backend.compile(wanted))
 
     def _loaded(self) -> GrammarBackend:
@@ -80,14 +82,15 @@ class GrammarPool:
 class Compilation:
     """One constraint on its way. The clock runs from its first second on a builder thread, loading left out."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
         self.future: Future[Grammar]
         self.started_s: float | None = None
-        self._asked_s = time.monotonic()
+        self._clock = clock
+        self._asked_s = clock()
         self._timeout_s = timeout_s
 
     @property
     def late(self) -> bool:
         """Took too long, in a queue whose threads are all stuck or on a thread."""
         since = self._asked_s + 60.0 if self.started_s is None else self.started_s
-        return time.monotonic() > since + self._timeout_s
+        return self._clock() > since + self._timeout_s

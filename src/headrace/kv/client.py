@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -54,8 +54,15 @@ class RemoteStore:
     fast_lookups = False
 
     def __init__(
-        self, address: str, *, secret: bytes | None = None, timeout_s: float = CALL_TIMEOUT_S, lease_s: float = 30.0
+        self,
+        address: str,
+        *,
+        secret: bytes | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        lease_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self.address, self._secret, self._timeout_s, self._lease_s = address, secret, timeout_s, lease_s
         self._context: zmq.Context[Any] = zmq.Context()
         self._idle: list[zmq.Socket[bytes]] = []
@@ -126,9 +133,9 @@ class RemoteStore:
 
     def _call(self, make: Any, kind: type[A], payloads: Sequence[Any] = ()) -> tuple[A, list[Any]] | None:
         """The answer and its payloads; None when it did not come in time, or was a refusal."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = self._clock() + self._timeout_s
         with self._lock:
-            if self.closed or time.monotonic() < self._silent_until:
+            if self.closed or self._clock() < self._silent_until:
                 return None
             self._number += 1
             number = self._number
@@ -139,13 +146,13 @@ class RemoteStore:
                 answer, frames = self._await(socket, number, deadline)
         except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError):
             with self._lock:
-                self._silent_until = time.monotonic() + BACKOFF_S
+                self._silent_until = self._clock() + BACKOFF_S
             return None
         return (answer, frames) if isinstance(answer, kind) else None
 
     def _await(self, socket: zmq.Socket[bytes], number: int, deadline: float) -> tuple[Answer, list[Any]]:
         while True:
-            left = deadline - time.monotonic()
+            left = deadline - self._clock()
             if left <= 0 or not socket.poll(int(left * 1000) + 1):
                 raise TimeoutError
             frames = socket.recv_multipart(copy=False)

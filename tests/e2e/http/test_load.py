@@ -29,7 +29,7 @@ def test_all_of_it_is_answered(scripted: Running, rate: float | None, concurrenc
     assert told["goodput"] == told["requests"]
     assert told["TTFT p50"] <= told["E2E p50"]
     assert len(scripted.requests) - before == 13  # one to warm up
-    assert scripted.host.num_open == 0
+    scripted.settled()
     assert len(told["curves"]) == 2
 
 

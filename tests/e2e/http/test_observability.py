@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from served import Running, Script, running, scripted_llm, until
+from served import LONG, Running, Script, held, running, scripted_llm, until
 
 from headrace.api.http.app import AppSettings
 from headrace.api.http.arrivals import Finished, log_request
@@ -40,6 +40,7 @@ def test_every_query_of_the_dashboard_has_its_metric(script: Script) -> None:
     with serving(script, [tenant("a")]) as (server, _):
         headers = {"x-api-key": "key-a"}
         server.http.post("/v1/completions", json={"prompt": "x", "max_tokens": 2}, headers=headers)
+        server.settled()
         known = samples(server.http.get("/metrics").text)
     panels = json.loads(DASHBOARD.read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
@@ -96,9 +97,9 @@ def test_a_line_per_request_and_no_content_in_it(script: Script, caplog: pytest.
 
 def test_one_that_went_away_is_told_as_aborted(script: Script) -> None:
     told: list[Finished] = []
-    with running(lambda: scripted_llm(script)) as server:
+    with running(lambda: scripted_llm(held(script))) as server:
         server.host.observers.append(lambda finished, _: told.append(finished))
-        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 15_000}
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": LONG}
         bare = server.send_raw("/v1/chat/completions", body)
         until(lambda: bool(server.requests), "it does not begin")
         bare.close()

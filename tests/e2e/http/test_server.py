@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from served import Running, Script, running, scripted_llm, until
+from served import LONG, Running, Script, held, running, scripted_llm, until
 
 from headrace.api.http.app import AppSettings
+from headrace.api.http.arrivals import Finished
 from headrace.api.http.host import HostLimits
 from headrace.api.http.page_routes import FOLDER
 from headrace.obs.metrics import TABLE, Kind
@@ -77,9 +78,8 @@ def test_bodies_that_are_none(script: Script, headers: Any, content: bytes, stat
 
 
 def test_a_full_queue_refuses_before_any_work_and_says_when_to_come_back(script: Script) -> None:
-    slow = Script(script.tokenizer, token_s=0.005)
-    with running(lambda: scripted_llm(slow), limits=HostLimits(max_open=2)) as server:
-        bare = [server.send_raw(TEXT, {"prompt": "x", "max_tokens": 10_000}) for _ in range(2)]
+    with running(lambda: scripted_llm(held(script)), limits=HostLimits(max_open=2)) as server:
+        bare = [server.send_raw(TEXT, {"prompt": "x", "max_tokens": LONG}) for _ in range(2)]
         until(lambda: server.host.num_open == 2, "the queue does not fill")
         response = server.http.post(TEXT, content=b"not even read", headers=JSON)
         assert response.status_code == 429
@@ -89,16 +89,21 @@ def test_a_full_queue_refuses_before_any_work_and_says_when_to_come_back(script:
             one.close()
         until(lambda: server.host.num_open == 0, "the places do not come back")
         assert server.complete("x", n=2, max_tokens=1).status_code == 200
+        server.settled()
         assert server.complete("x", n=3, max_tokens=1).status_code == 400  # could never fit
 
 
 def test_silence_is_filled_with_comments_that_clients_skip(script: Script) -> None:
-    slow = Script(script.tokenizer, token_s=0.25)
-    with running(lambda: scripted_llm(slow), limits=HostLimits(keep_alive_s=0.05)) as server:
+    still = held(script, step_s=None)
+    assert still.hold is not None
+    lines: list[str] = []
+    with running(lambda: scripted_llm(still), limits=HostLimits(keep_alive_s=0.05)) as server:
         body = {"prompt": "x", "max_tokens": 2, "stream": True}
         with server.http.stream("POST", TEXT, json=body) as response:
-            lines = [line for line in response.iter_lines() if line]
-        assert lines.count(": keep-alive") >= 2
+            for line in response.iter_lines():
+                lines += [line] if line else []
+                if lines.count(": keep-alive") == 2:
+                    still.hold.release()
         assert all(line.startswith(("data: ", ": keep-alive")) for line in lines)
         assert lines[-1] == "data: [DONE]"
 
@@ -106,10 +111,12 @@ def test_silence_is_filled_with_comments_that_clients_skip(script: Script) -> No
 def test_a_reader_that_takes_nothing_is_let_go(script: Script) -> None:
     limits = HostLimits(write_timeout_s=0.3)
     with running(lambda: scripted_llm(script), limits=limits) as server:
+        told: list[Finished] = []
+        server.host.observers.append(lambda finished, _: told.append(finished))
         bare = server.send_raw(TEXT, {"prompt": "x", "n": 40, "max_tokens": 19_000, "stream": True})
-        until(lambda: server.host.num_open == 40, "it never began")
-        until(lambda: server.host.num_open == 0, "a client that never reads holds its places")
-        until(lambda: server.engine.stats.used_blocks == 0, "and its memory")
+        until(lambda: len(told) == 1, "a client that never reads holds its places")
+        assert told[0].error == "abort"
+        until(lambda: server.host.num_open == server.engine.stats.used_blocks == 0, "and its memory")
         bare.close()
 
 
@@ -126,10 +133,9 @@ def test_other_origins_may_call_only_when_told_so(script: Script) -> None:
 
 def test_many_streams_and_their_bad_neighbours(script: Script) -> None:
     """Streams, drops and refusals at once: the well-behaved notice nothing, and all memory comes back."""
-    slow = Script(script.tokenizer, token_s=0.0005)
-    with running(lambda: scripted_llm(slow)) as server:
+    with running(lambda: scripted_llm(held(script))) as server:
         alone = server.complete("x", max_tokens=40).json()["choices"][0]["text"]
-        bare = [server.send_raw(TEXT, {"prompt": "x", "max_tokens": 10_000, "stream": i % 2 == 0}) for i in range(12)]
+        bare = [server.send_raw(TEXT, {"prompt": "x", "max_tokens": LONG, "stream": i % 2 == 0}) for i in range(12)]
         for i in range(6):
             events = server.stream(TEXT, {"prompt": "x", "max_tokens": 40})
             assert "".join(c["text"] for e in events for c in e["choices"]) == alone
@@ -159,6 +165,7 @@ def test_every_metric_of_the_table_is_on_the_page_and_aliases_only_on_request(sc
         assert set(families(server)) == {f"headrace_{metric.name}" for metric in TABLE}
     with running(lambda: scripted_llm(script), settings=AppSettings(vllm_metrics=True)) as server:
         server.complete("x", max_tokens=3)
+        server.settled()
         found = families(server)
         aliases = {f"vllm:{metric.alias}" for metric in TABLE if metric.alias}
         assert set(found) - {f"headrace_{metric.name}" for metric in TABLE} == aliases
@@ -171,6 +178,7 @@ def test_metrics_count_what_happened(script: Script) -> None:
         server.complete("abc", max_tokens=5, n=2)
         server.stream(CHAT, {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4})
         server.complete("")
+        server.settled()
         found = families(server)
     assert value(found["headrace_generation_tokens"], "_total") == 14
     assert value(found["headrace_prompt_tokens"], "_total") == 3 + 4
@@ -287,10 +295,8 @@ def test_the_page_is_complete_in_itself(scripted: Running) -> None:
 def test_the_load_is_told_in_numbers(script: Script) -> None:
     with running(lambda: scripted_llm(script)) as server:
         server.complete("x", max_tokens=5)
-        end = time.monotonic() + 30
+        server.settled()
         load = server.http.get("/load").json()
-        while load["open"] and time.monotonic() < end:  # the answer may be read before its request is closed
-            load = server.http.get("/load").json()
     asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
     assert asked <= set(load), "the page asks for numbers that nobody tells"
     assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)

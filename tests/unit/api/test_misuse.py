@@ -229,12 +229,10 @@ def test_a_child_that_stands_still_is_noticed(model: str) -> None:
     pid = llm.client.pid  # type: ignore[attr-defined]
 
     async def scenario() -> None:
-        stream = llm.generate(PROMPT, SamplingParams(max_tokens=120, ignore_eos=True))
-        await anext(stream)
+        assert len((await collect_ids(llm, SHORT))[0]) == 7
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(WorkerError, match="no sign of life"):
-            async for _ in stream:
-                pass
+            await collect_ids(llm, SHORT)
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     llm.close()

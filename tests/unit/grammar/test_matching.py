@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,13 +41,25 @@ class Rising:
             words[token // 32] |= np.int32(np.uint32(1 << (token % 32)).view(np.int32))
 
 
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class RisingBackend:
+    """``gate``: where the compilation of "slow" waits; it says so first."""
+
+    gate, waits = threading.Event(), threading.Event()
+
     def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
         self.opened = (vocabulary, cache_bytes)
 
     def compile(self, wanted: StructuredOutputs) -> Any:
         if wanted.regex == "slow":
-            time.sleep(0.2)
+            self.waits.set()
+            assert self.gate.wait(60)
         if wanted.regex == "bad":
             raise InvalidRequest(wanted.field, "is bad")
         return wanted
@@ -104,17 +116,19 @@ def test_a_pool_compiles_in_the_background_and_says_what_was_wrong() -> None:
 
 
 def test_a_compilation_that_takes_too_long_is_late_and_then_only() -> None:
-    made = pool(timeout_s=0.05)
-    slow = made.request(StructuredOutputs(regex="slow"))
+    clock = Clock()
+    made, patient_pool = pool(timeout_s=5.0, clock=clock), pool(timeout_s=1000.0, clock=clock)
+    slow, patient = (one.request(StructuredOutputs(regex="slow")) for one in (made, patient_pool))
+    assert RisingBackend.waits.wait(60)
     assert not slow.late
-    deadline = time.monotonic() + 20
-    while not slow.late:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    patient = pool(timeout_s=1000.0).request(StructuredOutputs(regex="slow"))
-    patient.future.result(20)
+    clock.now = 66.0  # more than its five seconds, even had it not begun yet
+    assert slow.late
     assert not patient.late
+    RisingBackend.gate.set()
+    for one in (slow, patient):
+        one.future.result(60)
     made.close()
+    patient_pool.close()
 
 
 @pytest.mark.parametrize(

@@ -110,18 +110,23 @@ def test_a_request_that_fails_ends_the_drive() -> None:
     client.close()
 
 
-def test_the_command_compares_on_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "names", [("voted", "split"), pytest.param(("mixed", "voted", "split"), marks=pytest.mark.slow)], ids=len
+)
+def test_the_command_compares_on_real_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
     monkeypatch.setattr("headrace.lab.bench.workload.FIRST_ID", 5)
     monkeypatch.setattr("headrace.lab.bench.workload.LAST_ID", 250)
     trace = write(tmp_path / "t.csv", HEAD + ROWS)
     model = write_model(tmp_path / "model")
     options = [*SMALL[:2], "--threads", "2", "--ranks", "2", "--time-scale", "0.02", "--length-scale", "0.1"]
     arguments = ["bench", "trace", str(trace), "-m", model, *options, "--longest", "200", "--json"]
-    result = CliRunner().invoke(build_app(), [*arguments, "--disciplines", "mixed,voted,split"])
+    result = CliRunner().invoke(build_app(), [*arguments, "--disciplines", ",".join(names)])
     assert result.exit_code == 0, result.stderr
     plain: dict[str, Any] = json.loads(result.stdout)
     rows = {row["what"]: row for row in plain["rows"]}
-    for name in ("mixed", "voted", "split"):
+    for name in names:
         assert rows[f"{name}: throughput"]["value"]["median"] > 0
         for what in ("time to first token", "between tokens"):
             p50, p95, p99 = (rows[f"{name}: {what}, p{p}"]["value"]["median"] for p in (50, 95, 99))

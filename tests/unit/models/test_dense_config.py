@@ -11,7 +11,7 @@ from tiny_models import CONFIGS
 from headrace.contract.errors import ConfigError
 from headrace.models.dense.config import DenseConfig, derive
 
-NAN, GONE = math.nan, object()
+NAN, GONE = math.nan, Ellipsis
 
 
 def derived(name: str, **changes: Any) -> DenseConfig:

@@ -45,8 +45,7 @@ def plain(of: V41Model, length: int, block_size: int) -> list[Tensor]:
     return [runner.logits({0: [token]})[0][0] for token in ids(STEPS, seed=2)]
 
 
-@pytest.mark.parametrize("block_size", [2, 32])
-@pytest.mark.parametrize("length", [PROMPT, PROMPT + 1])
+@pytest.mark.parametrize(("length", "block_size"), [(PROMPT, 2), (PROMPT + 1, 32)])
 @pytest.mark.parametrize("drafts", [1, 2, 5, 10, MOST_DRAFTS])
 def test_rejected_drafts_leave_no_trace(small: V41Model, length: int, drafts: int, block_size: int) -> None:
     runner, found = started(small, length, block_size), []

@@ -141,7 +141,7 @@ def test_a_dripping_server_is_given_up(site: Site, tmp_path: Path) -> None:
     site.files["/f"] = DATA
     site.drip.add("/f")
     with pytest.raises(PullError, match=r"only \d+ bytes in"):
-        downloader(timeout_s=0.2).fetch(Remote(site.url + "/f", SUM), tmp_path / "f")
+        downloader(timeout_s=0.5).fetch(Remote(site.url + "/f", SUM), tmp_path / "f")
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
