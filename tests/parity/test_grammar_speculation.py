@@ -25,7 +25,7 @@ from headrace.kernels.reference.sampling import distribution, sample
 from headrace.models.context import Model
 from headrace.speculation.drafter import Draft, matched
 from headrace.worker.grammars import Grammars
-from headrace.worker.rejection import DRAW, DraftedRows, settle
+from headrace.worker.rejection import DRAW, DraftedRows, one_row, settle
 from headrace.worker.sampler import sample_params
 
 WIDTHS = {"narrow": 2, "wide": 30}
@@ -119,20 +119,21 @@ def test_rejection_sampling_emits_only_what_the_grammar_allows(tiny: Callable[[s
 def test_why_a_drawn_id_that_is_forbidden_is_kept_to_be_rejected(kept: bool) -> None:
     """Drafts drawn without the grammar that bans half of the ids. Judged all, tokens are distributed as the target;
     with forbidden drafts left out, so that the target draws for itself there, they are not."""
-    generator, wish, count = torch.Generator().manual_seed(5), {"temperature": 1.0}, 3000
+    generator, count = torch.Generator().manual_seed(5), 1200
     target, draft = (2.0 * torch.randn(1, 61, generator=generator) for _ in range(2))
     target[:, ::2] = float("-inf")
-    counts = np.zeros(61)
-    for seed in range(count):
-        q_params = sample_params([SamplingParams(seed=seed, **wish)], [7], DRAW)
-        params = sample_params([SamplingParams(seed=seed, **wish)] * 2, [7, 8])
-        drawn = Draft(sample(draft, q_params).numpy(), np.zeros((1, 3)), distribution(draft, q_params))
-        logits = target.repeat(2, 1)
-        ids = sample(logits, params)
-        if kept or drawn.ids[0] % 2:
-            settle(logits, params, ids, [DraftedRows(0, drawn)])
-        counts[int(ids[0])] += 1
-    expected = distribution(target, sample_params([SamplingParams(seed=0, **wish)], [7]))[0].double().numpy() * count
+    wishes, places = [SamplingParams(seed=seed) for seed in range(count)], [7] * count
+    logits, params = target.repeat(count, 1), sample_params(wishes, places)
+    ids, drafts = sample(logits, params), sample(draft.repeat(count, 1), sample_params(wishes, places, DRAW)).numpy()
+    q = distribution(draft, one_row(params, 0))
+    judged = [
+        DraftedRows(row, Draft(drafts[row : row + 1], np.zeros((1, 3)), q))
+        for row in range(count)
+        if kept or drafts[row] % 2
+    ]
+    settle(logits, params, ids, judged)
+    counts = np.bincount(ids.numpy(), minlength=61)
+    expected = distribution(target, one_row(params, 0))[0].double().numpy() * count
     statistic, quantile = chi_square(counts, expected)
     assert (statistic < quantile) is kept
 
