@@ -119,7 +119,7 @@ def test_rejection_sampling_emits_only_what_the_grammar_allows(tiny: Callable[[s
 def test_why_a_drawn_id_that_is_forbidden_is_kept_to_be_rejected(kept: bool) -> None:
     """Drafts drawn without the grammar that bans half of the ids. Judged all, tokens are distributed as the target;
     with forbidden drafts left out, so that the target draws for itself there, they are not."""
-    generator, count = torch.Generator().manual_seed(5), 1200
+    generator, count = torch.Generator().manual_seed(5), 2400
     target, draft = (2.0 * torch.randn(1, 61, generator=generator) for _ in range(2))
     target[:, ::2] = float("-inf")
     wishes, places = [SamplingParams(seed=seed) for seed in range(count)], [7] * count
