@@ -97,8 +97,8 @@ def test_the_statistic_tells_the_draft_from_the_target(plain_draws: tuple[np.nda
     assert statistic > quantile
 
 
-def drafting_engine(model: Model, draft: Model, rejection: bool) -> Engine:
-    engine = make_engine(model, drafter=Prophet([]), max_drafts=3)
+def drafting_engine(model: Model, draft: Model, rejection: bool, **settings: Any) -> Engine:
+    engine = make_engine(model, drafter=Prophet([]), max_drafts=3, **settings)
     runner = engine.worker._runner  # type: ignore[attr-defined]
     kv = allocate_kv(draft.kv_layout, len(runner.kv[0].k), 4, poison=True)
     group = full_group(runner.model.kv_layout)

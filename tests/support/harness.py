@@ -17,6 +17,7 @@ from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.drafting import Drafting
 from headrace.engine.engine import Engine
+from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
 from headrace.models.registry import load_model
@@ -74,6 +75,7 @@ def make_engine(
     drafter: Drafter | None = None,
     max_drafts: int = 5,
     observer: StepObserver | None = None,
+    grammars: GrammarPool | None = None,
     **limits: Any,
 ) -> Engine:
     """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
@@ -85,11 +87,11 @@ def make_engine(
     sizes = (7, limits.get("token_budget", 512))
     most = limits.get("max_seqs", 64) * (1 if drafter is None else 1 + max_drafts)
     captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, most)
-    speculator = None if drafter is None else Speculator(drafter, max_drafts, block_size)
+    speculator = None if drafter is None else Speculator(drafter, max_drafts, block_size, model.vocab_size)
     guard = LaunchGuard(on=True)
     worker = Worker(Runner(model, ops, kv, captured), block_size, guard=guard, speculator=speculator)
     drafting = None if drafter is None else Drafting(max_drafts)
-    return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting, observer=observer)
+    return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting, observer=observer, grammars=grammars)
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:
@@ -110,6 +112,7 @@ def run(engine: Engine, requests: Sequence[Request], max_ticks: int = 20_000) ->
     while engine.intake.busy or not engine.idle:
         ticks += 1
         assert ticks < max_ticks, "the engine does not come to an end"
+        engine.rest(0.05)  # only while everybody waits, for a grammar
         for delta in engine.tick():
             deltas[delta.request_id].append(delta)
     assert engine.core.num_used_blocks == 0, "blocks were left behind"

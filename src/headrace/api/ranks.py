@@ -7,7 +7,10 @@ The front reads this file too and must not import torch; what builds engines imp
 from __future__ import annotations
 
 import dataclasses
+import logging
+import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,34 +21,45 @@ from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.group import GroupClient
+from headrace.kernels.placement import share_out
 from headrace.kernels.processors import usable_processors
+from headrace.kernels.topology import usable
 
 if TYPE_CHECKING:
     from .launch import Launched
 
+log = logging.getLogger(__name__)
 MEETING_S = 600.0  # ranks load before they meet, some from a colder disk than others
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seat:
-    """A rank's place: picklable, for its process. ``meeting``: where a voted group meets; None: no votes."""
+    """A rank's place: picklable, for its process. ``meeting``: where a voted group meets; None: no votes.
+    ``processors``: those it keeps to; empty: any."""
 
     settings: dict[str, Any]
     rank: int
     size: int
     meeting: str | None
+    processors: tuple[int, ...] = ()
 
 
-def rank_config(config: EngineConfig, rank: int) -> EngineConfig:
-    """What one rank runs with: its share of threads and KV memory, and a recording of its own.
-
-    Raises ConfigError when there are fewer threads than ranks.
-    """
+def thread_shares(config: EngineConfig) -> list[int]:
+    """Kernel threads of each rank. Raises ConfigError when there are fewer threads than ranks."""
     size = config.group.data_parallel_size
     total = config.runtime.num_threads or env.num_threads() or usable_processors()
     if total < size:
         raise ConfigError("data_parallel_size", f"{size} ranks cannot share {total} threads: each needs one")
-    threads = total // size + (rank < total % size)
+    return [total // size + (rank < total % size) for rank in range(size)]
+
+
+def rank_config(config: EngineConfig, rank: int, *, bound: bool = False) -> EngineConfig:
+    """What one rank runs with: its share of threads and KV memory, and a recording of its own. ``bound``: it has
+    processors of its own; without, its threads are bound to none, because all ranks would take the same.
+
+    Raises ConfigError when there are fewer threads than ranks.
+    """
+    size, threads = config.group.data_parallel_size, thread_shares(config)[rank]
     cache, record = config.cache, config.runtime.record
     memory = None if cache.kv_memory is None else max(1, cache.kv_memory // size)
     return dataclasses.replace(
@@ -54,7 +68,7 @@ def rank_config(config: EngineConfig, rank: int) -> EngineConfig:
         runtime=dataclasses.replace(
             config.runtime,
             num_threads=threads,
-            pinning="none",  # a placement knows nothing of other ranks: they would all take the same processors
+            pinning=config.runtime.pinning if bound else "none",
             record=None if record is None else recording_of(record, rank),
         ),
         group=dataclasses.replace(config.group, data_parallel_size=1),
@@ -67,8 +81,18 @@ def recording_of(path: str, rank: int) -> str:
     return str(whole.with_name(f"{whole.stem}.rank{rank}{whole.suffix}"))
 
 
+def keep_to(processors: Sequence[int]) -> None:
+    """Keeps this thread, and all that it will start, to these processors; what the system refuses is said."""
+    try:
+        os.sched_setaffinity(0, processors)
+    except OSError as error:
+        log.warning("the system refused to keep this rank to processors %s: %s", tuple(processors), error)
+
+
 def build_rank(seat: Seat) -> tuple[Engine, dict[str, Any]]:
     """What a rank's process runs. A vote is waited for as long as a step may take: the others may be in one."""
+    if seat.processors:
+        keep_to(seat.processors)  # before torch is imported: its threads are to inherit it
     from headrace.parallel.gloo import GlooGroup
 
     from .launch import launch
@@ -99,11 +123,12 @@ def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:
     """Starts the group; facts hold for every rank. Raises ConfigError or EngineDead, and then nothing is left."""
     size = config.group.data_parallel_size
     votes = config.scheduler.discipline == "voted"
-    settings = [dataclasses.asdict(rank_config(config, rank)) for rank in range(size)]
+    parts = share_out(usable(), thread_shares(config), config.runtime.pinning)
+    settings = [dataclasses.asdict(rank_config(config, rank, bound=bool(parts[rank]))) for rank in range(size)]
     # The file only serves to meet; once all are ready it can go, so that nothing is left whoever ends how.
     with tempfile.TemporaryDirectory(prefix="headrace-group-") as folder:
         meeting = f"file:{Path(folder) / 'meeting'}" if votes else None
-        seats = [Seat(settings[rank], rank, size, meeting) for rank in range(size)]
+        seats = [Seat(settings[rank], rank, size, meeting, parts[rank]) for rank in range(size)]
         client = GroupClient(build_rank, seats, votes=votes)
     facts = dict(client.infos[0])
     facts["max_model_len"] = min(info["max_model_len"] for info in client.infos)

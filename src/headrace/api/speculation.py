@@ -50,7 +50,9 @@ def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threa
     limit = draft_limit(runner.model.kv_layout)
     if limit is not None and wanted.max_drafts > limit:
         raise ConfigError("max_drafts", f"this model can take back {limit} drafts at most")
-    speculator = Speculator(open_drafter(config, runner), wanted.max_drafts, config.cache.block_size)
+    speculator = Speculator(
+        open_drafter(config, runner), wanted.max_drafts, config.cache.block_size, runner.model.vocab_size
+    )
     # Measuring writes the same rows again and again, which a model that takes back only so many cannot do: there every
     # draft is verified.
     if not wanted.speculation_guard or limit is not None:

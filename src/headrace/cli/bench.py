@@ -16,6 +16,7 @@ from .bench_delivery import (
     Count,
     Counts,
     Repeats,
+    TableFlags,
     check_delivery,
     deliver,
     parse_counts,
@@ -136,6 +137,7 @@ def prefix(
 def speculation(
     engine: EngineFlags,
     flags: BenchFlags,
+    tables: TableFlags,
     streams: Counts = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per request.")] = 256,
     repeats: Repeats = 5,
@@ -145,7 +147,7 @@ def speculation(
 
     wanted = parse_counts("streams", streams) or STREAMS
     engine = dataclasses.replace(engine, speculation=engine.speculation or "ngram")
-    report(lambda: bench_speculation(engine.resolve(), wanted, tokens, repeats), flags)
+    report(lambda: bench_speculation(engine.resolve(), wanted, tokens, repeats), flags, tables, bench="speculation")
 
 
 @flagged

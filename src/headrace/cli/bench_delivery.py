@@ -34,6 +34,31 @@ class BenchFlags:
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
 
 
+@dataclasses.dataclass(frozen=True)
+class TableFlags:
+    """Documents whose table of this benchmark is written anew."""
+
+    table: Annotated[
+        list[Path] | None, typer.Option(help="Document whose marked table is replaced; may be given several times.")
+    ] = None
+
+    def check(self, bench: str) -> None:
+        """Raises ConfigError, before any work, for a document without this benchmark's markers."""
+        from headrace.lab.bench.documents import check_document, places_of
+
+        for document in self.table or ():
+            check_document(document, places_of(bench))
+
+    def write(self, plain: dict[str, Any]) -> None:
+        from headrace.lab.bench.documents import insert, places_of
+
+        for document in self.table or ():
+            insert(document, plain, places_of(plain["bench"]))
+
+
+NO_TABLE = TableFlags()
+
+
 def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
     """``1,2,16`` as numbers; none for None. Raises ConfigError naming the option."""
     if text is None:
@@ -44,12 +69,18 @@ def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
-def report(run: Callable[[], Report], flags: BenchFlags) -> None:
-    """Checks where results go, measures, and delivers. Raises ConfigError before any work."""
+def report(
+    run: Callable[[], Report], flags: BenchFlags, tables: TableFlags = NO_TABLE, *, bench: str | None = None
+) -> None:
+    """Checks where results go, measures, and delivers. ``bench`` names what the tables are of. Raises ConfigError
+    before any work."""
     from headrace.lab.bench.plot import save_plot
 
     check_delivery(flags)
+    if bench is not None:
+        tables.check(bench)
     result = run()
+    tables.write(result.plain())
     if flags.plot is not None:
         save_plot(result, flags.plot)
     deliver(result.plain(), flags, lambda: show(result))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .bench_delivery import BenchFlags, Counts, Repeats, parse_counts, report
+from .bench_delivery import BenchFlags, Counts, Repeats, TableFlags, parse_counts, report
 from .flags import EngineFlags, flagged
 
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens per stream and run.")]
@@ -25,10 +25,16 @@ def overlap(
 
 @flagged
 def determinism(
-    engine: EngineFlags, flags: BenchFlags, rows: Counts = None, tokens: Tokens = 128, repeats: Repeats = 5
+    engine: EngineFlags,
+    flags: BenchFlags,
+    tables: TableFlags,
+    rows: Counts = None,
+    tokens: Tokens = 128,
+    repeats: Repeats = 5,
 ) -> None:
-    """What the deterministic mode costs: the same work without and with it in turns, as a ratio."""
+    """What the deterministic mode costs: the same work without and with it in turns, as a ratio; with --speculation
+    self or draft_model, also the drafts it accepts less."""
     from headrace.lab.bench.determinism import ROWS, bench_determinism
 
     wanted = parse_counts("rows", rows) or ROWS
-    report(lambda: bench_determinism(engine.resolve(), wanted, tokens, repeats), flags)
+    report(lambda: bench_determinism(engine.resolve(), wanted, tokens, repeats), flags, tables, bench="determinism")

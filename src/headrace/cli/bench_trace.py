@@ -9,7 +9,7 @@ import typer
 
 from headrace.contract.errors import ConfigError
 
-from .bench_delivery import BenchFlags, check_delivery, deliver, show
+from .bench_delivery import BenchFlags, TableFlags, check_delivery, deliver, show
 from .flags import EngineFlags, flagged
 
 Trace = Annotated[Path, typer.Argument(help="CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens.")]
@@ -29,6 +29,7 @@ def trace(
     trace_file: Trace,
     engine: EngineFlags,
     flags: BenchFlags,
+    tables: TableFlags,
     disciplines: Disciplines = "mixed,voted",
     ranks: Ranks = 2,
     requests: Requests = 100,
@@ -52,7 +53,9 @@ def trace(
     work = TraceWork(trace_file, requests, skip, time_scale, length_scale, longest, deadline)
     work.arrivals()  # refused before any work
     check_delivery(flags)
+    tables.check("trace")
     result = bench_trace(config, work, names, ranks, rounds)
     if flags.plot is not None:
         save_trace_plot(result, flags.plot)
+    tables.write(result.plain())
     deliver(result.plain(), flags, lambda: show(result))

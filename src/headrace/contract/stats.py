@@ -32,8 +32,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     ``kv_store`` what happened between the engine and its store, by name (all counts).
     ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
     ``votes`` counts a voted group's decisions by what came of them, ``vote_wait_s`` is the time spent on them.
-    ``attended`` counts pairs of a computed token and a position it may look at. ``busy_s``: seconds with a step under
-    way. ``prefill_steps``, ``mixed_steps``: steps of prompts only, and of prompts and decoding together.
+    ``attended`` counts pairs of a computed token and a position it may look at. ``prefill_steps``, ``mixed_steps``:
+    steps of prompts only, and of prompts and decoding together.
     """
 
     running: int = 0
@@ -51,7 +51,6 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     decode_tokens: int = 0
     sampled_tokens: int = 0
     attended: int = 0
-    busy_s: float = 0.0
     token_budget_left: int = 0
     verified_drafts: int = 0
     accepted_drafts: int = 0
@@ -61,6 +60,11 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_store: dict[str, int] = {}
     votes: dict[str, int] = {}
     vote_wait_s: float = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds with a step under way: the device computed, or stood idle although there was work."""
+        return (self.overlap.busy_ns + self.overlap.bubble_ns) / 1e9
 
 
 def total_stats(parts: Sequence[EngineStats]) -> EngineStats:

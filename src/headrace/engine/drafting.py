@@ -85,13 +85,11 @@ class Drafting:
             observer.priced(cost)
 
     def planned(self, core: Scheduler, plan: StepPlan, book: Book, observer: StepObserver | None) -> None:
-        """Every sequence whose newest token this step brings may have drafts in the next one. Those under a grammar
-        have none: what it allows behind a draft is known only once the draft is."""
+        """Every sequence whose newest token this step brings may have drafts in the next one."""
         if not self.on:
             return
         for seq_id, samples in zip(plan.seq_ids.tolist(), plan.samples.tolist()):
-            entry = book.of_seq(seq_id)
-            if not samples or entry is None or entry.grammar is not None:
+            if not samples or book.of_seq(seq_id) is None:
                 continue
             drafts = [PLACEHOLDER] * self._most
             core.set_drafts(seq_id, drafts)

@@ -215,11 +215,9 @@ class Engine:
             with self._counts.overlap.waiting():
                 result = self.worker.collect(step.handle, self._timeout_s)
         except Exception as error:
-            self._counts.finished()
             if not self._kv.load_failed(step.plan.step):
                 self._fail(step, error)
             return
-        self._counts.finished()
         self._outputs.take(result)
         self._counts.overlap.finished(result.times)
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end

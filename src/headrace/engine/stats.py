@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
 
@@ -47,16 +45,12 @@ class StepCounts:
         self.prefill_steps = 0
         self.mixed_steps = 0
         self.attended = 0
-        self.busy_s = 0.0
-        self._under_way: deque[float] = deque()  # when each step was launched; they finish in order
-        self._free_since_s = 0.0
 
     def launched(self, plan: StepPlan) -> None:
         """A slice of one token decodes, whatever drafts it has; longer slices are prefill. Drafts are counted when it
         is known how many there were."""
         self.steps += 1
         self.token_budget_left = plan.token_budget_left
-        self._under_way.append(perf_counter())
         seen = plan.num_computed
         if plan.total_tokens == len(seen):  # the usual step: each sequence decodes, without drafts
             self.scheduled_tokens += len(seen)
@@ -70,12 +64,6 @@ class StepCounts:
         self.prefill_steps += num_decoding == 0
         self.mixed_steps += 0 < num_decoding < len(known)
         self.attended += int((known * before + known * (known + 1) // 2).sum())
-
-    def finished(self) -> None:
-        """The oldest step is over. Steps that overlap share their time."""
-        now = perf_counter()
-        self.busy_s += now - max(self._under_way.popleft(), self._free_since_s)
-        self._free_since_s = now
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""
@@ -103,7 +91,6 @@ class StepCounts:
             prefill_steps=self.prefill_steps,
             mixed_steps=self.mixed_steps,
             attended=self.attended,
-            busy_s=self.busy_s,
             token_budget_left=self.token_budget_left,
             verified_drafts=self.verified_drafts,
             accepted_drafts=self.accepted_drafts,

@@ -1,12 +1,15 @@
 """SequenceMatch: one sequence's matcher kept level with its tokens, forwards and backwards.
 
 It is told the outputs so far, not what changed: after a preemption a fresh one replays them, and where a step was
-taken back it rolls back. So there is no event that it could miss.
+taken back it rolls back. So there is no event that it could miss. Drafts it walks along and comes back at once: what
+it has taken are never guesses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +41,7 @@ class SequenceMatch:
             del self._taken[common:]
         for token in outputs[common:]:
             token = int(token)
-            if not self._matcher.accept(token):
+            if self._matcher.ended or not self._matcher.accept(token):
                 raise GrammarError(f"token {token} (output {len(self._taken)}) does not fit the grammar")
             self._taken.append(token)
 
@@ -51,6 +54,37 @@ class SequenceMatch:
         while common < min(len(taken), len(outputs)) and int(outputs[common]) == taken[common]:
             common += 1
         return common
+
+    def fits(self, ids: Outputs) -> int:
+        """How many of ``ids`` may follow, in their order, up to the first that does not fit or the one that ends the
+        grammar. The matcher stays where it is."""
+        with self._excursion() as tread:
+            return sum(1 for _ in takewhile(tread, ids))
+
+    def fill_run(self, ids: Outputs, rows: Sequence[WordArray]) -> list[bool]:
+        """``fill`` for the next token and, behind each of ``ids``, for the one that would follow; False too behind the
+        first id that does not fit. ``rows``: one more than ids. The matcher stays where it is."""
+        with self._excursion() as tread:
+            filled = [self.fill(rows[0])]
+            filled += [self.fill(words) for words, _ in zip(rows[1:], takewhile(tread, ids))]
+        return filled + [False] * (len(rows) - len(filled))
+
+    @contextmanager
+    def _excursion(self) -> Iterator[Callable[[int], bool]]:
+        """Gives a function that takes one more token, if it fits; all that was taken is taken back on leaving."""
+        steps = 0
+
+        def tread(token: int) -> bool:
+            nonlocal steps
+            fits = not self._matcher.ended and self._matcher.accept(int(token))
+            steps += fits
+            return fits
+
+        try:
+            yield tread
+        finally:
+            if steps:
+                self._matcher.rollback(steps)
 
     def fill(self, words: WordArray) -> bool:
         """Sets the bits of what may come next; False, and nothing set, when the grammar has ended."""

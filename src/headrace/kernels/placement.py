@@ -58,3 +58,25 @@ def _choose(topology: Topology, num_threads: int) -> Sequence[Processor]:
         if len(cores) >= num_threads:
             return cores[:num_threads]
     return sorted(order, key=lambda p: p.thread)[:num_threads]
+
+
+def share_out(topology: Topology, counts: Sequence[int], pinning: str) -> list[tuple[int, ...]]:
+    """Processors of each rank of a group that shares a machine, ``counts`` of them, no processor given twice; nothing
+    for all where ``place`` would bind nothing. A rank keeps to the node with the most free cores, so that ranks spread
+    over nodes and each reads its own weights from near by."""
+    several = len(topology.nodes) > 1
+    if pinning == "none" or (pinning == "auto" and not several) or sum(counts) > len(topology.processors):
+        return [()] * len(counts)
+    free, shares = fill_order(topology), []
+    for count in counts:
+        best = max(topology.nodes, key=lambda node: _room(free, node))
+        nearest = sorted(free, key=lambda p: (p.node != best, p.thread))
+        shares.append(tuple(sorted(each.id for each in nearest[:count])))
+        free = [each for each in free if each.id not in shares[-1]]
+    return shares
+
+
+def _room(free: Sequence[Processor], node: int) -> tuple[int, int, int]:
+    """Free cores, then free processors; of equal nodes the first."""
+    own = [each for each in free if each.node == node]
+    return sum(each.thread == 0 for each in own), len(own), -node

@@ -1,19 +1,23 @@
-"""Grammars of the worker's rows: which ids each structured row may draw next. Host side; device side it is one mask.
+"""Grammars of the worker's rows: which ids each structured row may draw next, and which drafts fit.
 
-A sequence that leaves its grammar costs itself only: its row is reported as an error, the others go on.
+Without speculation the host asks before a step is sampled; with it the device thread does, because only there it is
+known what stands. Never both: a matcher belongs to one thread. A sequence that leaves its grammar costs itself only:
+its row is reported as an error, the others go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from headrace.contract.plan import SequenceStart
+from headrace.contract.plan import IntArray, SequenceStart
 from headrace.grammar.mask import WordArray, allowed, empty_words
 from headrace.grammar.matching import GrammarError, SequenceMatch
+from headrace.speculation.drafter import Draft
 
 from .sampler import SampleRow
 
@@ -34,13 +38,6 @@ class GrammarMasks:
             mask = torch.from_numpy(allowed(words, logits.shape[1]))
             logits[row].masked_fill_(~mask, float("-inf"))
 
-    def spread(self, rows_per_slice: Sequence[int]) -> GrammarMasks:
-        """The same masks where each sampled slice has several rows; theirs is the first (they carry no drafts)."""
-        if not self.words:
-            return self
-        firsts = [sum(rows_per_slice[:i]) for i in range(len(rows_per_slice))]
-        return GrammarMasks({firsts[i]: words for i, words in self.words.items()}, self.errors)
-
 
 class Grammars:
     """Matchers of live sequences. ``vocab_size`` is the model's."""
@@ -57,20 +54,40 @@ class Grammars:
             if start.grammar is not None:
                 self._matches[start.seq_id] = SequenceMatch(start.grammar)
 
+    def fitting(self, start: SequenceStart, tokens: IntArray, draft: Draft) -> Draft:
+        """What of a draft may be verified behind ``tokens`` (prompt included): the ids up to the first that the grammar
+        forbids. Where ids were drawn, that one is kept: it is always rejected, and what is drawn in its place then
+        has the right distribution; left out, whether a row is judged would depend on the id that was drawn."""
+        match = self._matches.get(start.seq_id)
+        if match is None or len(draft) == 0:
+            return draft
+        try:
+            match.follow(tokens[start.prompt_len :])
+            fitting = match.fits(draft.ids)
+        except (GrammarError, RuntimeError):
+            return draft.first(0)  # the next row of this sequence says what is wrong
+        return draft.first(fitting + (draft.probs is not None))
+
     def masks(self, rows: Sequence[SampleRow]) -> GrammarMasks:
-        """What the rows of a step may draw."""
+        """What the rows of a step may draw. Rows of one sequence stand together; each has one token more than the row
+        before it, and only the first row's tokens are taken."""
         masks = GrammarMasks()
-        for i, row in enumerate(rows):
-            match = self._matches.get(row.start.seq_id)
-            if match is not None:
-                self._mask_row(masks, i, row, match)
+        if self._matches:
+            for seq_id, run in groupby(enumerate(rows), lambda row: row[1].start.seq_id):
+                if (match := self._matches.get(seq_id)) is not None:
+                    indices, own = zip(*run)
+                    self._mask_run(masks, indices, own, match)
         return masks
 
-    def _mask_row(self, masks: GrammarMasks, index: int, row: SampleRow, match: SequenceMatch) -> None:
-        words = empty_words(self._vocab_size)
+    def _mask_run(
+        self, masks: GrammarMasks, indices: Sequence[int], rows: Sequence[SampleRow], match: SequenceMatch
+    ) -> None:
+        start, words = rows[0].start, [empty_words(self._vocab_size) for _ in rows]
         try:
-            match.follow(row.tokens[row.start.prompt_len :])
-            if match.fill(words):  # not so when it has ended: the scheduler is about to drop it
-                masks.words[index] = words
+            match.follow(rows[0].tokens[start.prompt_len :])
+            filled = match.fill_run([int(row.tokens[-1]) for row in rows[1:]], words)
         except (GrammarError, RuntimeError) as error:
-            masks.errors[row.start.seq_id] = f"structured output: {error}"
+            masks.errors[start.seq_id] = f"structured output: {error}"
+            return
+        # Not filled: it has ended, and the scheduler is about to drop it; or behind a draft that will be rejected.
+        masks.words.update((i, row) for i, row, known in zip(indices, words, filled) if known)

@@ -21,6 +21,7 @@ from headrace.contract.result import Speculated
 from headrace.speculation.drafter import EMPTY, Draft, Drafter, Wanted
 from headrace.speculation.estimator import AcceptanceEstimator
 
+from .grammars import Grammars
 from .history import History
 from .revise import Rows, lay_out, slice_rows
 from .sampler import SampleRow
@@ -55,14 +56,15 @@ class Verdict:
     """What came of a step: one run per sampled slice."""
 
     runs: list[Run]
-    failed: list[int]  # slices whose first row gave no token
+    failed: dict[int, int]  # slices whose first row gave no token, and that row
     report: Speculated
 
 
 class Speculator:
-    """``most``: drafts per sequence and step at most."""
+    """``most``: drafts per sequence and step at most. ``vocab_size``: the model's."""
 
-    def __init__(self, drafter: Drafter, most: int, block_size: int) -> None:
+    def __init__(self, drafter: Drafter, most: int, block_size: int, vocab_size: int) -> None:
+        self.grammars = Grammars(vocab_size)
         self._drafter = drafter
         self._most = most
         self._block_size = block_size
@@ -72,6 +74,7 @@ class Speculator:
 
     def take(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> None:
         """The plan's news: who is gone, who begins."""
+        self.grammars.take(plan.dropped.tolist(), starts)
         for seq_id in plan.dropped.tolist():
             self._end(seq_id)
         offsets = plan.fresh_offsets.tolist()
@@ -123,12 +126,12 @@ class Speculator:
         return Wanted(seq_id, history.tokens, most, blocks, history.start.sampling)
 
     def _ask(self, wanted: Sequence[Wanted]) -> None:
-        """Has the drafter propose for those of the sequences that have no draft yet."""
-        histories = self._histories
-        asked = [w for w in wanted if histories[w.seq_id].draft is None and histories[w.seq_id].start.grammar is None]
+        """Has the drafter propose for those of the sequences that have no draft yet; what a grammar forbids is cut."""
+        asked = [w for w in wanted if self._histories[w.seq_id].draft is None]
         if asked:
             for item, draft in zip(asked, self._drafter.propose(asked)):
-                histories[item.seq_id].draft = draft
+                history = self._histories[item.seq_id]
+                history.draft = self.grammars.fitting(history.start, history.tokens, draft)
 
     def sample_rows(self, plan: StepPlan, verification: Verification) -> list[SampleRow]:
         """One row per logits row of the sampled slices; a row behind drafts takes them as part of its history."""
@@ -147,7 +150,7 @@ class Speculator:
         ``started``: when the step's sampling began (``perf_counter``)."""
         verified = np.zeros(len(verification.drafts), dtype=np.int32)
         accepted = np.zeros_like(verified)
-        runs, failed, at = [], [], 0
+        runs, failed, at = [], {}, 0
         for s, (seq_id, samples) in enumerate(zip(plan.seq_ids.tolist(), plan.samples.tolist())):
             if not samples:
                 continue
@@ -155,7 +158,7 @@ class Speculator:
             own = sampled[at : at + len(draft) + 1]
             run = accepted_run(draft.ids, own)
             if len(run) == 0:
-                failed.append(s)
+                failed[s] = at
             verified[s], accepted[s] = len(draft), max(0, len(run) - 1)
             runs.append(Run(run, np.arange(at, at + len(run), dtype=np.int32)))
             at += len(own)

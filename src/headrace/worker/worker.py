@@ -7,7 +7,7 @@ been collected, because penalties and end rules look at its tokens. All failures
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,7 +74,7 @@ class Worker:
         self._runner = runner
         self._speculator = speculator
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
-        self._grammars = Grammars(runner.model.vocab_size)
+        self._grammars = Grammars(runner.model.vocab_size)  # the host's; a speculator has its own
         self._device = DeviceThread(guard=self._guard, enter=enter)
         self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
 
@@ -84,7 +84,8 @@ class Worker:
 
     def _launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
-        self._grammars.take(plan.dropped.tolist(), starts)
+        if self._speculator is None:
+            self._grammars.take(plan.dropped.tolist(), starts)
         greedy = self._speculator is None and self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
         scores = plan_scores(plan, self._packer, batch.query_start_loc)
         handle = StepHandle(plan, batch, scores, greedy, starts=starts)
@@ -96,11 +97,11 @@ class Worker:
             self._launch_sample(handle)
 
     def _launch_sample(self, handle: StepHandle) -> None:
-        rows = [] if handle.greedy else self._sample_rows(handle)
-        handle.masks = self._grammars.masks(rows)
         if self._speculator is not None:
             handle.sample = self._device.launch(lambda: self._verify(handle))
             return
+        rows = [] if handle.greedy else self._sample_rows(handle)
+        handle.masks = self._grammars.masks(rows)
         plan = plan_sampling(rows, handle.masks.apply if handle.masks.words else None) if rows else None
         handle.sample = self._device.launch(lambda: self._sample(handle, plan))
 
@@ -182,7 +183,7 @@ class Worker:
         rows = self._speculator.sample_rows(handle.plan, verification)
         if rows:
             assert handle.drawn is not None
-            masks = handle.masks.spread([len(verification.drafts[i]) + 1 for i in np.flatnonzero(handle.plan.samples)])
+            handle.masks = masks = self._speculator.grammars.masks(rows)
             drafted = drafted_rows([verification.drafts[i] for i in np.flatnonzero(handle.plan.samples)])
             plan = plan_sampling(
                 rows, masks.apply if masks.words else None, partial(settle, slices=drafted) if drafted else None
@@ -261,11 +262,11 @@ class Worker:
         )
 
 
-def _slice_errors(handle: StepHandle, failed: Sequence[int]) -> dict[int, str]:
-    """Sequences of the slices that could not be sampled, and why."""
+def _slice_errors(handle: StepHandle, failed: Mapping[int, int]) -> dict[int, str]:
+    """Sequences of the slices that could not be sampled, and why. ``failed``: the first row of each such slice."""
     errors = dict(handle.masks.errors)
-    for s in failed:
-        masked = int((handle.plan.samples[:s] > 0).sum()) in handle.masks.words
+    for s, row in failed.items():
+        masked = row in handle.masks.words
         errors.setdefault(int(handle.plan.seq_ids[s]), NO_TOKEN if masked else NO_FINITE_LOGIT)
     return errors
 

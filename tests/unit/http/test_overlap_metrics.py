@@ -21,6 +21,7 @@ def test_the_engine_s_bubbles_are_on_the_page() -> None:
     llm: Any = SimpleNamespace(client=SimpleNamespace(stats=stats, alive=True), step_cost=None)
     metrics = EngineHost(lambda: llm, ["m"]).refresh_metrics()
     seconds = {"device_busy_seconds": 4.0, "device_bubble_seconds": 0.5, "host_seconds": 2.0}
+    seconds["step_busy_seconds"] = 4.5
     assert {name: metrics.values[name][()] for name in seconds} == seconds
     assert metrics.values["overlap_ratio"][()] == 0.75
     histogram = metrics.histograms["step_bubble_seconds"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.kernels.placement import Placement, default_threads, fill_order, place
+from headrace.kernels.placement import Placement, default_threads, fill_order, place, share_out
 from headrace.kernels.topology import Cache, Processor, Topology, discover, parse_list, usable
 
 
@@ -115,6 +115,27 @@ def test_nothing_is_bound_without_need_or_without_room(tmp_path: Path) -> None:
     two = discover(server(tmp_path / "b"), tmp_path)
     assert place(one, 4, "auto") == place(two, 4, "none") == place(two, 17, "cores") == Placement()
     assert place(one, 2, "cores") == Placement((0, 1), ())
+
+
+def test_ranks_spread_over_nodes_and_share_no_processor(tmp_path: Path) -> None:
+    two = discover(server(tmp_path), tmp_path)
+    assert share_out(two, [4, 4], "auto") == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert share_out(two, [2, 2, 2], "auto") == [(0, 1), (4, 5), (2, 3)]
+    assert share_out(two, [6, 2], "auto") == [(0, 1, 2, 3, 8, 9), (4, 5)]
+    assert sorted(sum(share_out(two, [7, 5, 4], "cores"), ())) == list(range(16))
+
+
+def test_what_a_rank_was_given_is_where_its_threads_go(tmp_path: Path) -> None:
+    two = discover(server(tmp_path), tmp_path)
+    for part in share_out(two, [6, 6, 4], "cores"):
+        assert sorted(place(two.only(part), len(part), "cores").processors) == list(part)
+
+
+def test_ranks_are_bound_only_where_an_engine_alone_would_be(tmp_path: Path) -> None:
+    one = discover(server(tmp_path / "a", nodes=1), tmp_path)
+    two = discover(server(tmp_path / "b"), tmp_path)
+    assert share_out(one, [2, 2], "auto") == share_out(two, [2, 2], "none") == share_out(two, [9, 9], "cores") == [(), ()]
+    assert share_out(one, [2, 2], "cores") == [(0, 1), (2, 3)]
 
 
 def test_this_machine_can_be_discovered() -> None:

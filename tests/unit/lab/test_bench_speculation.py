@@ -10,6 +10,7 @@ from test_bench_command import bench, reported
 
 from headrace.api.llm import LLM
 from headrace.lab.bench import speculation
+from headrace.lab.bench.table import figure
 
 
 @pytest.fixture
@@ -34,6 +35,24 @@ def test_ratios_and_rates_of_every_workload(tmp_path: Path, method: str) -> None
 
 
 @pytest.mark.usefixtures("short_prompts")
+def test_the_mode_s_cost_in_drafts_goes_into_its_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares are counts of drafts, so the ratio is that of the rows above it whatever else the machine does."""
+    monkeypatch.setattr("headrace.lab.bench.workload.FIRST_ID", 5)
+    monkeypatch.setattr("headrace.lab.bench.workload.LAST_ID", 250)
+    document = tmp_path / "d.md"
+    document.write_text("<!-- bench determinism: begin -->\n<!-- bench determinism: end -->\n")
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[speculation]\ndraft_layers = 1\n")
+    arguments = ("--rows", "1", "--tokens", "8", "--repeats", "1", "--json", "--speculation", "self")
+    more = ("--config", str(settings), "--table", str(document), "--model", write_model(tmp_path / "m"), *SMALL)
+    plain = reported(bench("determinism", *arguments, *more))
+    medians = {row["what"]: row["value"]["median"] for row in plain["rows"]}
+    exact, rejection = (medians[f"drafts accepted, {rule}"] for rule in ("exact", "rejection"))
+    assert medians["drafts accepted, exact over rejection"] == exact / rejection
+    assert f"| drafts accepted, exact | {figure(exact)} |" in document.read_text()
+
+
+@pytest.mark.usefixtures("short_prompts")
 def test_where_a_model_drafts_both_rules_of_acceptance_are_compared(tmp_path: Path) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text("[speculation]\ndraft_layers = 1\n")
@@ -42,6 +61,7 @@ def test_where_a_model_drafts_both_rules_of_acceptance_are_compared(tmp_path: Pa
     plain = reported(bench("speculation", *arguments, "--config", str(settings), "--model", model, *SMALL))
     shares = {row["what"]: row["value"]["median"] for row in plain["rows"] if row["unit"] == "%"}
     assert list(shares) == ["drafts accepted, exact", "drafts accepted, rejection"]
+    assert "drafts accepted, exact over rejection" in {row["what"] for row in plain["rows"]}
     assert all(0 < share <= 100 for share in shares.values())
 
 
@@ -50,6 +70,7 @@ def test_where_a_model_drafts_both_rules_of_acceptance_are_compared(tmp_path: Pa
     [
         (("--speculation", "none"), True, "speculation"),
         (("--streams", "0"), True, "streams"),
+        (("--table", "/nowhere.md"), True, "table"),
         ((), True, "tokens"),  # the real prompts do not fit the tiny context
         ((), False, "model"),
     ],

@@ -16,6 +16,7 @@ from headrace.contract.errors import ConfigError, HeadraceError
 from headrace.engine.client import ThreadClient
 from headrace.engine.engine import Engine
 from headrace.env import test_data as data_folder
+from headrace.lab.bench.report_table import side_by_side
 from headrace.lab.bench.trace_bench import percentile
 from headrace.lab.bench.trace_drive import Drive
 from headrace.lab.bench.trace_file import Arrival, read_trace, scaled
@@ -122,7 +123,9 @@ def test_the_command_compares_on_real_processes(
     model = write_model(tmp_path / "model")
     options = [*SMALL[:2], "--threads", "2", "--ranks", "2", "--time-scale", "0.02", "--length-scale", "0.1"]
     arguments = ["bench", "trace", str(trace), "-m", model, *options, "--longest", "200", "--json"]
-    result = CliRunner().invoke(build_app(), [*arguments, "--disciplines", ",".join(names)])
+    document = write(tmp_path / "d.md", "a\n<!-- bench trace: begin -->\nold\n<!-- bench trace: end -->\nz\n")
+    arguments += ["--disciplines", ",".join(names), "--table", str(document)]
+    result = CliRunner().invoke(build_app(), arguments)
     assert result.exit_code == 0, result.stderr
     plain: dict[str, Any] = json.loads(result.stdout)
     rows = {row["what"]: row for row in plain["rows"]}
@@ -133,6 +136,7 @@ def test_the_command_compares_on_real_processes(
             assert 0 < p50 <= p95 <= p99
     assert rows["voted: throughput"]["note"].startswith("votes of all ranks: ")
     assert plain["settings"]["output_tokens"] == 4 + 11 + 1 + 1
+    assert f"begin -->\n{side_by_side(plain)}<!-- bench trace: end -->\nz\n" in document.read_text()
 
 
 @pytest.mark.parametrize(
@@ -141,6 +145,7 @@ def test_the_command_compares_on_real_processes(
         (("--disciplines", "mixed,best"), "disciplines"),
         (("--discipline", "voted"), "disciplines"),
         (("--plot", "x.pdf"), "plot"),
+        (("--table", "/nowhere.md"), "table"),
         (("--out", "/nowhere/at/all.json"), "out"),
     ],
 )

@@ -24,11 +24,15 @@ def add_acceptance(report: Report, config: EngineConfig, prompt: list[int], toke
     drafts: the two rules are one there."""
     if config.speculation.speculation not in MODEL_DRAFTERS:
         return
+    shares: dict[str, list[float]] = {}
     for rule in ("exact", "rejection"):
         wanted = dataclasses.replace(config.speculation, acceptance=rule, speculation_guard=False)
         with LLM(config=without_store(dataclasses.replace(config, speculation=wanted))) as llm:
-            shares = [_share(llm, prompt, tokens, turn) for turn in range(repeats)]
-        report.add(f"drafts accepted, {rule}", "%", spread(shares), note="temperature 1")
+            shares[rule] = [_share(llm, prompt, tokens, turn) for turn in range(repeats)]
+        report.add(f"drafts accepted, {rule}", "%", spread(shares[rule]), note="temperature 1")
+    ratios = [exact / rejection for exact, rejection in zip(shares["exact"], shares["rejection"]) if rejection]
+    if ratios:
+        report.add("drafts accepted, exact over rejection", "x", spread(ratios), note="same seeds")
 
 
 def _share(llm: LLM, prompt: list[int], tokens: int, turn: int) -> float:

@@ -12,9 +12,11 @@ from dataclasses import replace
 from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 
+from .acceptance import MODEL_DRAFTERS, add_acceptance
 from .engine_runs import run_requests
 from .pairs import Pair, Pairs
 from .report import Report
+from .speculation import workloads
 from .workload import draw_prompts
 
 ROWS = (1, 8)
@@ -25,7 +27,8 @@ PROMPT = 512
 def bench_determinism(
     config: EngineConfig, rows: Sequence[int] = ROWS, num_tokens: int = 128, repeats: int = 5
 ) -> Report:
-    """Decoding with ``rows`` streams at once, and prefill of one prompt."""
+    """Decoding with ``rows`` streams at once, and prefill of one prompt; where a model drafts, the drafts accepted by
+    the rule of this mode and by rejection sampling."""
     report = Report("determinism", {"rows": list(rows), "num_tokens": num_tokens, "repeats": repeats})
     free, bound = (replace(config, runtime=replace(config.runtime, deterministic=on)) for on in (False, True))
     with Pairs(free, bound) as pairs:
@@ -36,6 +39,8 @@ def bench_determinism(
             _add(report, f"decode, {m} at once", pair)
         length = min(PROMPT, pairs.first.max_model_len - 2)
         _add(report, f"prefill, {length} tokens", pairs.measure(lambda llm, n: _prefill(llm, n, length), repeats))
+        prompt = workloads(pairs.first)["chat"] if config.speculation.speculation in MODEL_DRAFTERS else []
+    add_acceptance(report, config, prompt, num_tokens, repeats)
     return report.finish()
 
 
