@@ -107,7 +107,7 @@ class AsyncLLM:
         """Answers a conversation through the model's chat template; as ``generate``."""
         if self.tokenizer is None:
             raise InvalidRequest("messages", "this model has no tokenizer")
-        prompt = {"prompt_token_ids": encode_chat(self.tokenizer, messages)}
+        prompt = {"prompt_token_ids": encode_chat(self.tokenizer, messages, context=self.max_model_len)}
         async for output in self.generate(prompt, sampling_params):
             yield output
 

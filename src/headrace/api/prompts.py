@@ -53,7 +53,7 @@ class Preparer:
         sampling = (sampling or SamplingParams()).settled(self._vocab_size)
         fields = prompt if isinstance(prompt, Mapping) else {}
         text, ids = self._tokens(prompt)
-        self._check_length(ids)
+        self._check_length(len(ids))
         self._check_stops(sampling)
         number = next(self._numbers)
         name = plain.text("request_id", f"request-{number}" if request_id is None else request_id, may_be_empty=False)
@@ -74,6 +74,8 @@ class Preparer:
         elif isinstance(prompt, str):
             text, ids = prompt, None
         if ids is not None:
+            if isinstance(ids, list):
+                self._check_length(len(ids))  # before each id is looked at
             return text, plain.token_ids("prompt_token_ids", ids, self._vocab_size)
         if not isinstance(text, str):
             raise InvalidRequest("prompt", f"must be text or token ids, got {type(text).__name__}")
@@ -81,15 +83,16 @@ class Preparer:
             raise InvalidRequest("prompt", "this model has no tokenizer: give prompt_token_ids")
         if not text:
             raise InvalidRequest("prompt", "must not be empty")
+        self._tokenizer.check_fits("prompt", text, self._max_model_len)
         return text, self._tokenizer.encode(text)
 
-    def _check_length(self, ids: list[int]) -> None:
-        if not ids:
+    def _check_length(self, num_tokens: int) -> None:
+        if not num_tokens:
             raise InvalidRequest("prompt", "must hold at least one token")
-        if len(ids) >= self._max_model_len:
+        if num_tokens >= self._max_model_len:
             raise InvalidRequest(
                 "prompt",
-                f"{len(ids)} tokens leave no room to generate: the context is {self._max_model_len} tokens",
+                f"{num_tokens} tokens leave no room to generate: the context is {self._max_model_len} tokens",
             )
 
     def _check_stops(self, sampling: SamplingParams) -> None:

@@ -21,7 +21,6 @@ from ..protocol.messages_body import CountBody, MessagesBody
 from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
 from .arrivals import Arrival
-from .body import read
 from .embedding_routes import Embeddings, embedding_routes
 from .errors import HttpError, as_http
 from .host import EngineHost
@@ -97,9 +96,9 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens(request: Request) -> Response:
-        body = await read(request, CountBody, host.limits.max_body_bytes)
+        body = await host.intake.read(request, CountBody)
         host.check_model(body.model)
-        ids = await asyncio.to_thread(messages_ids, host, body)
+        ids = await host.intake.work(request, messages_ids, host, body)
         return json_response({"input_tokens": len(ids)})
 
     @app.post("/v1/responses")
@@ -119,11 +118,11 @@ async def answer(
     tenant = tenant_of(request)
     if host.tenancy is not None and tenant is not None:
         host.tenancy.admit_request(tenant)
-    body = await read(request, schema, host.limits.max_body_bytes)
+    body = await host.intake.read(request, schema)
     host.check_model(body.model)
     request_id = new_id(prefix)
     arrival = Arrival(request_id, OPERATIONS.get(prefix, "chat"), tenant, request.headers.get("traceparent"))
-    job = await asyncio.to_thread(make_job, host, body, request_id)
+    job = await host.intake.work(request, make_job, host, body, request_id)
     respond = StreamReply if job.streams else WholeReply
     return respond(
         host.generate(job.prepared, arrival, job.marks), job.reply, host.limits, {"x-request-id": request_id}

@@ -1,28 +1,93 @@
-"""Reading a request's body: bounded in size, JSON by its content type."""
+"""Taking requests in: bodies bounded in size, number and time, and the work on them kept from holding others up.
+
+The event loop does small things only. What is large is decoded and tokenized on a thread of its own, one after the
+other, so that small requests never queue behind large ones.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ..protocol.decode import decode
-from .errors import HttpError
+from .errors import RETRY_AFTER_S, HttpError
 
-LARGE_BYTES = 1 << 16  # decoding more than this would hold up the other streams
+LARGE_BYTES = 1 << 16
+MAX_LARGE = 32  # large pieces of work under way or waiting
+HELD_BODIES = 16  # of full size, as many bytes as are held for all requests that are being read
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+Args = ParamSpec("Args")
+Made = TypeVar("Made")
 
 
-async def read(request: Request, schema: type[Body], max_bytes: int) -> Body:
-    """The body as ``schema``. Raises HttpError (413, 415) and InvalidRequest."""
-    _check_type(request)
-    raw = await _read_bytes(request, max_bytes)
-    if len(raw) > LARGE_BYTES:
-        return await asyncio.to_thread(decode, raw, schema)
-    return decode(raw, schema)
+class Intake:
+    """``max_bytes``: of one body. ``silence_s``: a client that sends nothing for so long is let go."""
+
+    def __init__(self, max_bytes: int, silence_s: float) -> None:
+        self._max_bytes = max_bytes
+        self._silence_s = silence_s
+        self._held = 0
+        self._num_large = 0
+        self._large = ThreadPoolExecutor(1, "large-bodies")
+
+    async def read(self, request: Request, schema: type[Body]) -> Body:
+        """The body as ``schema``. Raises HttpError (408, 413, 415, 429) and InvalidRequest."""
+        _check_type(request)
+        raw = bytearray()
+        try:
+            await self._fill(raw, request)
+            request.state.body_bytes = len(raw)
+            if len(raw) < LARGE_BYTES:
+                return decode(bytes(raw), schema)
+            return await self.work(request, decode, bytes(raw), schema)
+        finally:
+            self._held -= len(raw)
+
+    async def work(
+        self, request: Request, work: Callable[Args, Made], /, *args: Args.args, **fields: Args.kwargs
+    ) -> Made:
+        """``work`` on what ``request`` brought, off the event loop. Raises HttpError (429) and what ``work`` does."""
+        if request.state.body_bytes < LARGE_BYTES:
+            return await asyncio.to_thread(work, *args, **fields)
+        if self._num_large >= MAX_LARGE:
+            raise _too_many()
+        self._num_large += 1
+        try:
+            return await asyncio.wrap_future(self._large.submit(work, *args, **fields))
+        finally:
+            self._num_large -= 1
+
+    def close(self) -> None:
+        """What is under way runs on; what waits is dropped."""
+        self._large.shutdown(wait=False, cancel_futures=True)
+
+    async def _fill(self, raw: bytearray, request: Request) -> None:
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._max_bytes:
+            raise _too_large(self._max_bytes)
+        chunks = aiter(request.stream())
+        while (chunk := await self._next(chunks)) is not None:
+            raw += chunk
+            self._held += len(chunk)
+            if len(raw) > self._max_bytes:
+                raise _too_large(self._max_bytes)
+            if self._held > HELD_BODIES * self._max_bytes:
+                raise _too_many()
+
+    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+        try:
+            async with asyncio.timeout(self._silence_s):
+                return await anext(chunks, None)
+        except ClientDisconnect:
+            raise HttpError(400, "the client went away before its request was complete") from None
+        except TimeoutError:
+            raise HttpError(408, f"the rest of the body did not come within {self._silence_s:g} s") from None
 
 
 def _check_type(request: Request) -> None:
@@ -32,20 +97,10 @@ def _check_type(request: Request) -> None:
         raise HttpError(415, f"the content type must be application/json, got {given!r}")
 
 
-async def _read_bytes(request: Request, max_bytes: int) -> bytes:
-    length = request.headers.get("content-length", "0")
-    if length.isdecimal() and int(length) > max_bytes:
-        raise _too_large(max_bytes)
-    raw = bytearray()
-    try:
-        async for chunk in request.stream():
-            raw += chunk
-            if len(raw) > max_bytes:
-                raise _too_large(max_bytes)
-    except ClientDisconnect:
-        raise HttpError(400, "the client went away before its request was complete") from None
-    return bytes(raw)
-
-
 def _too_large(max_bytes: int) -> HttpError:
     return HttpError(413, f"the body exceeds {max_bytes} bytes", code="request_too_large")
+
+
+def _too_many() -> HttpError:
+    words = "too many large requests are being read; try again later"
+    return HttpError(429, words, kind="rate_limit_error", code="queue_full", retry_after_s=RETRY_AFTER_S)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fastapi import APIRouter, Request, Response
 
 from ..embedding_process import EmbeddingProcess
 from ..protocol.embeddings_body import EmbeddingsBody, embeddings_reply
-from .body import read
 from .errors import HttpError, too_busy
 from .host import EngineHost
 from .plain_routes import json_response
@@ -34,11 +31,11 @@ def embedding_routes(host: EngineHost, embeddings: Embeddings) -> APIRouter:
         tenant, tenancy = tenant_of(request), host.tenancy
         if tenancy is not None and tenant is not None:
             tenancy.admit_request(tenant)
-        body = await read(request, EmbeddingsBody, host.limits.max_body_bytes)
+        body = await host.intake.read(request, EmbeddingsBody)
         if body.model not in (None, embeddings.name):
             words = f"the model {body.model!r} does not exist; served for embeddings: {embeddings.name}"
             raise HttpError(404, words, field="model", code="model_not_found")
-        ids = await asyncio.to_thread(_ids, embeddings.process, body)
+        ids = await host.intake.work(request, _ids, embeddings.process, body)
         tokens = sum(map(len, ids))
         if tenancy is not None and tenant is not None:
             tenancy.admit_prompt(tenant, tokens)

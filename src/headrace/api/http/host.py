@@ -22,6 +22,7 @@ from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy, Visit
 from ..text.answer_forms import AnswerForm, Mark, ParserChoice, find_form
 from .arrivals import Arrival, Finished, Observer
+from .body import Intake
 from .errors import HttpError, too_busy, unavailable
 from .generation import Generation
 
@@ -35,7 +36,7 @@ log = logging.getLogger("headrace.serve")
 @dataclass(frozen=True, slots=True)
 class HostLimits:
     """``max_open``: sequences accepted and not yet answered. ``keep_alive_s``: silence before a comment is sent.
-    ``write_timeout_s``: a client that takes nothing for this long is gone. ``max_body_bytes``: of a request.
+    ``write_timeout_s``: a client that takes or sends nothing for this long is gone. ``max_body_bytes``: of a request.
     ``peak_flops``: what the machine can do a second, for whoever divides by it; 0: unknown."""
 
     max_open: int = 1024
@@ -62,6 +63,7 @@ class EngineHost:
         self.llm = start()
         self.names = tuple(names)
         self.limits = limits or HostLimits()
+        self.intake = Intake(self.limits.max_body_bytes, self.limits.write_timeout_s)
         self.metrics = Metrics()
         self.observers: list[Observer] = []  # told of every request that is over
         self.created = int(time.time())
@@ -152,6 +154,7 @@ class EngineHost:
     def close(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+        self.intake.close()
         self.llm.close()
         if self.tenancy is not None:
             self.tenancy.usage.close()

@@ -72,7 +72,12 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
     wish, sampling = body.tool_wish(), body.sampling()
     begins = body.add_generation_prompt is not False
     ids = chat_ids(
-        host, body.messages, tools=wish.for_template(), variables=body.variables(), add_generation_prompt=begins
+        host,
+        body.messages,
+        tools=wish.for_template(),
+        variables=body.variables(),
+        add_generation_prompt=begins,
+        context=host.llm.max_model_len,
     )
     plan, sampling = answer_plan(host, wish, ids, sampling)
     prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
@@ -102,13 +107,14 @@ def answer_plan(
     return AnswerPlan() if plan.plain else plan, sampling
 
 
-def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
+def messages_ids(host: EngineHost, body: CountBody, context: int | None = None) -> list[int]:
+    """``context``: as ``encode_chat``; without it a prompt of any length is counted."""
     tools = body.tool_wish().for_template()
-    return chat_ids(host, body.conversation(), tools=tools, variables=body.variables())
+    return chat_ids(host, body.conversation(), tools=tools, variables=body.variables(), context=context)
 
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
-    ids = messages_ids(host, body)
+    ids = messages_ids(host, body, host.llm.max_model_len)
     plan, sampling = answer_plan(host, body.tool_wish(), ids, body.sampling())
     prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
     return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.marks.ids)
@@ -117,7 +123,7 @@ def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    ids = chat_ids(host, body.conversation(), tools=wish.for_template())
+    ids = chat_ids(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
     plan, sampling = answer_plan(host, wish, ids, body.sampling())
     prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
     return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.marks.ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -13,7 +12,6 @@ from headrace.obs.export import CONTENT_TYPE, Exporter
 
 from ..protocol.sse import to_json
 from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
-from .body import read
 from .errors import unavailable
 from .host import EngineHost
 from .jobs import chat_ids, tokenizer_of
@@ -55,22 +53,25 @@ def _add_models(router: APIRouter, host: EngineHost, encoder: str | None) -> Non
 def _add_tokens(router: APIRouter, host: EngineHost) -> None:
     @router.post("/tokenize")
     async def tokenize(request: Request) -> Response:
-        body = await read(request, TokenizeBody, host.limits.max_body_bytes)
+        body = await host.intake.read(request, TokenizeBody)
         host.check_model(body.model)
         body.check()
-        return json_response(await asyncio.to_thread(_tokenized, host, body))
+        return await host.intake.work(request, _tokenized, host, body)
 
     @router.post("/detokenize")
     async def detokenize(request: Request) -> Response:
-        body = await read(request, DetokenizeBody, host.limits.max_body_bytes)
+        body = await host.intake.read(request, DetokenizeBody)
         host.check_model(body.model)
-        tokenizer = tokenizer_of(host, "tokens")
-        token_ids("tokens", body.tokens, host.llm.vocab_size)
-        text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special=False)
-        return json_response({"prompt": text})
+        return await host.intake.work(request, _detokenized, host, body)
 
 
-def _tokenized(host: EngineHost, body: TokenizeBody) -> dict[str, Any]:
+def _detokenized(host: EngineHost, body: DetokenizeBody) -> Response:
+    tokenizer = tokenizer_of(host, "tokens")
+    ids = token_ids("tokens", body.tokens, host.llm.vocab_size)
+    return json_response({"prompt": tokenizer.decode(ids, skip_special=False)})
+
+
+def _tokenized(host: EngineHost, body: TokenizeBody) -> Response:
     if body.messages is not None:
         tokenizer = tokenizer_of(host, "messages")
         ids = chat_ids(
@@ -84,7 +85,9 @@ def _tokenized(host: EngineHost, body: TokenizeBody) -> dict[str, Any]:
         tokenizer = tokenizer_of(host, "prompt")
         ids = tokenizer.encode(body.prompt or "", add_special=body.add_special_tokens)
     found: dict[str, Any] = {"count": len(ids), "max_model_len": host.llm.max_model_len, "tokens": ids}
-    return found | ({"token_strs": [tokenizer.token_text(i) for i in ids]} if body.return_token_strs else {})
+    if body.return_token_strs:
+        found["token_strs"] = [tokenizer.token_text(i) for i in ids]
+    return json_response(found)
 
 
 def _add_state(router: APIRouter, host: EngineHost, exporter: Exporter) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 
 MAX_DEPTH = 64
+MAX_NODES = 1 << 17  # arrays and objects of one body: making millions of them would hold up everyone
 TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
 NAMED = re.compile(r"(?:unknown field|missing required field) `(?P<name>[^`]+)`")
@@ -41,14 +42,16 @@ def convert(value: object, schema: type[Body], field: str) -> Body:
 
 
 def check_depth(raw: bytes, limit: int = MAX_DEPTH) -> None:
-    """Refuses JSON that nests deeper than ``limit``, in time linear in its size."""
-    depth = 0
+    """Refuses JSON that nests deeper than ``limit`` or has too many parts, in time linear in its size."""
+    depth = nodes = 0
     for match in TOKENS.finditer(raw):
         first = raw[match.start()]
         if first in b"[{":
-            depth += 1
+            depth, nodes = depth + 1, nodes + 1
             if depth > limit:
                 raise InvalidRequest("body", f"is nested deeper than {limit} levels")
+            if nodes > MAX_NODES:
+                raise InvalidRequest("body", f"holds more than {MAX_NODES} arrays and objects")
         elif first in b"]}":
             depth -= 1
 

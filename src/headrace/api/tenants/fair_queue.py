@@ -2,7 +2,9 @@
 
 Pure logic, without clock, threads or sockets. Two bounds keep the engine responsive for whoever comes next: sequences
 in it (``slots``, of which one tenant may hold ``share``), and prompt tokens that have not brought a first token yet
-(``window``). A tenant that was idle begins level with the others: idling earns no credit.
+(``window``, of which one tenant may hold half: the next step has room for another's prompt; a longer prompt counts as
+that half, since the engine computes no more of it in one step). A tenant that was idle
+begins level with the others: idling earns no credit.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ class Line:
     weight: float
     served: float = 0.0
     running: int = 0
+    prefilling: int = 0
     waiting: deque[Ticket] = field(default_factory=deque)
 
     @property
@@ -46,6 +49,7 @@ class FairQueue:
         self._lines = {name: Line(weight) for name, weight in weights.items()}
         self._slots = slots
         self._window = window
+        self._own_window = window if len(weights) < 2 else max(1, window // 2)
         self._cap = slots if len(weights) < 2 else max(1, int(slots * share))
         self._used = 0
         self._prefilling = 0
@@ -69,7 +73,7 @@ class FairQueue:
         """Its first token is there."""
         if ticket.state == "prefilling":
             ticket.state = "running"
-            self._prefilling -= ticket.cost
+            self._prefill(ticket, -1)
             self._grant()
 
     def count_tokens(self, ticket: Ticket, tokens: int) -> None:
@@ -86,7 +90,7 @@ class FairQueue:
         elif state != "over":
             self._used -= ticket.count
             line.running -= ticket.count
-            self._prefilling -= ticket.cost if state == "prefilling" else 0
+            self._prefill(ticket, -1 if state == "prefilling" else 0)
         self._grant()
 
     def _grant(self) -> None:
@@ -94,22 +98,33 @@ class FairQueue:
             ticket = line.waiting.popleft()
             ticket.state, ticket.rank = "prefilling", int(line.served)
             self._used += ticket.count
-            self._prefilling += ticket.cost
+            self._prefill(ticket, 1)
             line.running += ticket.count
             line.served += ticket.cost / line.weight
             ticket.granted()
 
+    def _prefill(self, ticket: Ticket, sign: int) -> None:
+        self._prefilling += sign * self._weight(ticket)
+        self._lines[ticket.tenant].prefilling += sign * self._weight(ticket)
+
+    def _weight(self, ticket: Ticket) -> int:
+        """Prompt tokens of it that one step may hold."""
+        return min(ticket.cost, self._own_window)
+
     def _next(self) -> Line | None:
         """The line to serve. If its first request does not fit, nobody overtakes it: large requests get their turn.
-        But a tenant at its own cap does not hold up the others."""
+        But a tenant at its own bounds does not hold up the others."""
         open_lines = [line for line in self._lines.values() if line.waiting and self._below_cap(line)]
         line = min(open_lines, key=lambda one: one.served, default=None)
         return line if line is not None and self._fits(line.waiting[0]) else None
 
     def _below_cap(self, line: Line) -> bool:
-        return not line.running or line.running + line.waiting[0].count <= self._cap
+        first = line.waiting[0]
+        if line.prefilling + self._weight(first) > self._own_window:
+            return False
+        return not line.running or line.running + first.count <= self._cap
 
     def _fits(self, ticket: Ticket) -> bool:
         """Something too large for the bounds goes in alone."""
         room = not self._used or self._used + ticket.count <= self._slots
-        return room and (not self._prefilling or self._prefilling + ticket.cost <= self._window)
+        return room and self._prefilling + self._weight(ticket) <= self._window

@@ -32,11 +32,12 @@ def encode_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     variables: Mapping[str, Any] | None = None,
     limits: RenderLimits | None = None,
+    context: int | None = None,
 ) -> list[int]:
     """Prompt ids of a conversation under ``template`` (default: the model's own).
 
     Exactly one BOS where the model wants one, whether the template writes it or not. Raises as
-    ``render_chat``.
+    ``render_chat``, and InvalidRequest for what is plainly too long for ``context`` tokens, before it is tokenized.
     """
 
     def render(said: Any, offered: Any) -> str:
@@ -52,6 +53,8 @@ def encode_chat(
         )
 
     plain = render(messages, tools)
+    if context is not None:
+        tokenizer.check_fits("messages", plain, context)
     mark = _unused_mark(plain, [messages, tools])
     marked = plain
     for edges in (True, False):

@@ -32,5 +32,5 @@ class EncoderTokenizer:
     def encode(self, text: str) -> list[int]:
         """Lone surrogates become U+FFFD."""
         well_formed = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        ids: list[int] = self._backend.encode(well_formed).ids
+        ids: list[int] = self._backend.encode_batch([well_formed])[0].ids  # ``encode`` would not let others run
         return ids

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 
-from headrace.contract.errors import ModelError
+from headrace.contract.errors import InvalidRequest, ModelError
 
+from .fewest import Density, density
 from .from_directory import from_directory
 from .from_gguf import from_gguf
 from .settings import ANSWER_MARKS, TokenizerSettings
 from .specials import SpecialMatcher
+
+LARGE_CHARS = 4096
+"""From here on a text is encoded without the interpreter's lock, so that other threads go on meanwhile."""
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -45,7 +50,8 @@ class Tokenizer:
         self._settings = settings
         self._added = {index: token.content for index, token in added.items()}
         self._added_ids = {spelling: index for index, spelling in self._added.items()}
-        self._lock = threading.Lock()  # guards the backend's one mutable switch, see _encode_plain
+        self._literal_lock = threading.Lock()
+        self._literal: tokenizers.Tokenizer | None = None
         self._bytes: dict[int, bytes] = {}
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         soft = ANSWER_MARKS.intersection(self._added_ids) - {self._added[index] for index in self.special_ids}
@@ -85,9 +91,21 @@ class Tokenizer:
             prefix = prefix[:-1]
         return [*prefix, *ids]
 
+    def check_fits(self, field: str, text: str, context: int) -> None:
+        """Refuses a text that cannot leave room in ``context`` tokens, at almost no cost; not all such texts."""
+        if len(text) < context or self._density is None:
+            return
+        if (fewest := self._density.fewest(text)) >= context:
+            raise InvalidRequest(
+                field, f"at least {fewest} tokens leave no room to generate: the context is {context} tokens"
+            )
+
+    @cached_property
+    def _density(self) -> Density | None:
+        return density(self._backend, self._settings.rule)
+
     def _encode_marked(self, text: str) -> list[int]:
-        with self._lock:
-            ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        ids: list[int] = _encoding(self._backend, text, ids_only=True).ids
         return ids
 
     def _encode_plain(self, text: str) -> list[int]:
@@ -100,13 +118,18 @@ class Tokenizer:
         return ids + self._encode_unspecial(text[pos:])
 
     def _encode_unspecial(self, text: str) -> list[int]:
-        with self._lock:
-            self._backend.encode_special_tokens = True
-            try:
-                encoding = self._backend.encode(text, add_special_tokens=False)
-            finally:
-                self._backend.encode_special_tokens = False
+        encoding = _encoding(self._literal_backend(), text)
         return self._without_specials(text, encoding.ids, encoding.offsets)
+
+    def _literal_backend(self) -> tokenizers.Tokenizer:
+        """The backend that reads control spellings as text. A second one, made when first needed: the library has a
+        switch for this, and threads that share it would wait for each other's texts."""
+        with self._literal_lock:
+            if self._literal is None:
+                literal = tokenizers.Tokenizer.from_str(self._backend.to_str())
+                literal.encode_special_tokens = True
+                self._literal = literal
+            return self._literal
 
     def _without_specials(self, text: str, ids: list[int], spans: list[tuple[int, int]]) -> list[int]:
         """Some vocabularies can *merge* text into a control token; such a token is spelled out instead."""
@@ -170,6 +193,13 @@ class Tokenizer:
         if not 0 <= index < self.vocab_size:
             return ""
         return self._backend.id_to_token(index) or ""
+
+
+def _encoding(backend: tokenizers.Tokenizer, text: str, *, ids_only: bool = False) -> tokenizers.Encoding:
+    if len(text) < LARGE_CHARS:
+        return backend.encode(text, add_special_tokens=False)
+    encode = backend.encode_batch_fast if ids_only else backend.encode_batch  # only these two give up the lock
+    return encode([text], add_special_tokens=False)[0]
 
 
 def _well_formed(text: str) -> str:

@@ -1,0 +1,93 @@
+"""Bodies on their way in: bounded in bytes, number and time; large work holds up no small work."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.requests import Request
+
+from headrace.api.http.body import HELD_BODIES, LARGE_BYTES, MAX_LARGE, Intake
+from headrace.api.http.errors import HttpError
+
+SCOPE = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
+
+
+def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    @functools.wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run
+
+
+class Body(msgspec.Struct):
+    text: str
+
+
+def request_of(raw: bytes, more: Callable[[], Awaitable[Any]] | None = None) -> Request:
+    chunks = [{"type": "http.request", "body": raw, "more_body": more is not None}]
+
+    async def receive() -> Any:
+        return chunks.pop() if chunks else await more()  # type: ignore[misc]
+
+    return Request(dict(SCOPE), receive)
+
+
+def sized(num_bytes: int) -> Request:
+    request = request_of(b"")
+    request.state.body_bytes = num_bytes
+    return request
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+@on_a_loop
+async def test_large_work_holds_up_no_small_work() -> None:
+    intake, go = Intake(1 << 20, 5.0), threading.Event()
+    held = [asyncio.create_task(intake.work(sized(LARGE_BYTES), go.wait, 60)) for _ in range(MAX_LARGE)]
+    await asyncio.sleep(0)
+    try:
+        assert await intake.work(sized(10), lambda: "small") == "small"
+        assert not any(task.done() for task in held)
+        with pytest.raises(HttpError, match="too many large requests") as refused:
+            await intake.work(sized(LARGE_BYTES), lambda: "one too many")
+        assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
+    finally:
+        go.set()
+    assert await asyncio.gather(*held) == [True] * MAX_LARGE
+    assert await intake.work(sized(LARGE_BYTES), lambda: "room again") == "room again"
+    intake.close()
+
+
+@on_a_loop
+async def test_bodies_under_way_are_bounded_together() -> None:
+    intake = Intake(1000, 30.0)
+    readers = [asyncio.create_task(intake.read(request_of(b"x" * 1000, never), Body)) for _ in range(HELD_BODIES)]
+    await asyncio.sleep(0.01)
+    raw = json.dumps({"text": "hello"}).encode()
+    with pytest.raises(HttpError) as refused:
+        await intake.read(request_of(raw), Body)
+    assert refused.value.status == 429
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    assert (await intake.read(request_of(raw), Body)).text == "hello"
+    intake.close()
+
+
+@on_a_loop
+async def test_a_silent_sender_is_let_go() -> None:
+    intake = Intake(1000, 0.01)
+    with pytest.raises(HttpError, match="did not come within") as refused:
+        await intake.read(request_of(b'{"text":', never), Body)
+    assert refused.value.status == 408
+    intake.close()
