@@ -84,7 +84,7 @@ class SchedulerConfig:
     """Requests that may be queued; one more is refused."""
     discipline: str = "mixed"
     """``mixed``: prompts and decoding share every step; ``voted``: a step is one or the other, and ranks vote which;
-    ``split``: two engines of this process do one each, and hand sequences over."""
+    ``split``: two engines do one each, and hand sequences over."""
     all_interval: int = 70
     """Voted: decode steps between two points at which a prompt step is run if every rank wants one."""
     any_interval: int = 100

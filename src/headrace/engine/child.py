@@ -149,7 +149,7 @@ def _obey(engine: Engine, message: Submit | End | Poke) -> TokenDelta | None:
         engine.intake.poke(2)
         return None
     if isinstance(message, End):
-        (engine.abort if message.reason == "abort" else engine.stop)(message.request_id)
+        engine.intake.end(message.request_id, message.reason)
         return None
     try:
         engine.submit(message.request)
