@@ -18,7 +18,7 @@ from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.hand_over import LOST_WORDS
-from headrace.engine.process_pair import ProcessPair
+from headrace.engine.process_pair import ProcessPair, children
 from headrace.worker.fake import rolling_token
 
 DEADLINE_S = 60.0
@@ -69,7 +69,7 @@ def await_empty(pair: ProcessPair) -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[ProcessPair]:
     address = f"ipc://{tmp_path / 'hand-over'}"
-    client = ProcessPair(build, [("prompt", address, TOKEN_S), ("completion", address, TOKEN_S)])
+    client = ProcessPair(children(build, [("prompt", address, TOKEN_S), ("completion", address, TOKEN_S)]))
     yield client
     client.close()
     assert not client.alive
@@ -137,7 +137,7 @@ def test_a_dead_completion_engine_ends_everything_with_its_reason(pair: ProcessP
 def test_an_engine_that_does_not_start_is_named_and_the_other_one_ends(tmp_path: Path) -> None:
     address = f"ipc://{tmp_path / 'hand-over'}"
     with pytest.raises(EngineDead, match=r"the completion engine: .*no such model"):
-        ProcessPair(build, [("prompt", address, TOKEN_S), ("broken", address, TOKEN_S)])
+        ProcessPair(children(build, [("prompt", address, TOKEN_S), ("broken", address, TOKEN_S)]))
     assert not [thread for thread in threading.enumerate() if thread.name == "headrace-engine-client"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from headrace.config import EngineConfig
+from headrace.config import EngineConfig, kv_format
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Giver, Taker
 from headrace.engine.remote_giver import RemoteGiver, Secure
@@ -26,7 +26,8 @@ def launch_role(
     parts = load_parts(config)
     pool, max_model_len = plan_memory(config, parts.model)
     facts = {"vocab_size": parts.model.vocab_size, "max_model_len": max_model_len, "model_name": parts.source.name}
-    facts |= {"pool": asdict(pool), "block_size": config.cache.block_size}
+    form = f"blocks of {config.cache.block_size}, kv {kv_format(config)}, dtype {config.model.dtype}"
+    facts |= {"pool": asdict(pool), "role": role, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
     if role == "prompt":
         giver = RemoteGiver(address, TensorCodec(), secure=secure)
         relay = lambda worker, _: Giver(giver, worker, config.cache.block_size)  # noqa: E731

@@ -14,7 +14,7 @@ from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.local_socket import make_folder
-from headrace.engine.process_pair import ROLES, ProcessPair
+from headrace.engine.process_pair import ROLES, ProcessPair, children
 from headrace.kernels.processors import usable_processors
 
 
@@ -59,9 +59,9 @@ def connect_pair(config: EngineConfig) -> tuple[ProcessPair, dict[str, Any]]:
     folder = make_folder()
     address = f"ipc://{Path(folder.name) / 'engine'}"
     try:
-        pair = ProcessPair(build_role, [RoleSeat(s, role, address) for s, role in zip(settings, ROLES)])
+        pair = ProcessPair(children(build_role, [RoleSeat(s, role, address) for s, role in zip(settings, ROLES)]))
     except BaseException:
         folder.cleanup()
         raise
     pair.on_close = folder.cleanup
-    return pair, pair.info
+    return pair, pair.infos[0]

@@ -49,10 +49,6 @@ class ProcessClient:
         give_up: threading.Event | None = None,
         on_dead: Callable[[str], None] | None = None,
     ) -> None:
-        self._give_up = give_up or threading.Event()
-        self._on_dead = on_dead
-        self._sentence: str | None = None
-        self._silence_timeout_s = silence_timeout_s
         self._folder = make_folder()
         address = address_in(self._folder.name)
         self._socket = open_socket(address, bind=True)
@@ -60,6 +56,20 @@ class ProcessClient:
             target=child_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
         )
         self._process.start()
+        self._begin(start_timeout_s, silence_timeout_s, give_up, on_dead)
+
+    def _begin(
+        self,
+        start_timeout_s: float,
+        silence_timeout_s: float,
+        give_up: threading.Event | None,
+        on_dead: Callable[[str], None] | None,
+    ) -> None:
+        """Waits for the other side, then listens to it."""
+        self._give_up = give_up or threading.Event()
+        self._on_dead = on_dead
+        self._sentence: str | None = None
+        self._silence_timeout_s = silence_timeout_s
         self.info = self._await_ready(start_timeout_s)
         self._sinks = Sinks()
         self._closing = threading.Event()
@@ -168,6 +178,7 @@ class ProcessClient:
                 outgoing, self._inbox = self._inbox, []
             for message in outgoing:
                 self._send(message)
+            self._sign_of_life()
             if self._socket.poll(1):
                 heard = time.monotonic()
                 self._take(decoder.decode(self._socket.recv()))
@@ -177,6 +188,9 @@ class ProcessClient:
                 self._process.kill()
                 return self._mourn(f"the engine process gave no sign of life for {self._silence_timeout_s:g} s")
         self._send(msgspec.msgpack.encode(Close()))
+
+    def _sign_of_life(self) -> None:
+        """A child sees by itself whether its front is there."""
 
     def _send(self, message: bytes) -> None:
         """A child that is gone takes nothing, and a plain send would wait for it for ever."""

@@ -23,12 +23,21 @@ from headrace.contract.stats import EngineStats, total_stats
 from .client import DeltaSink
 from .hand_over import LOST_WORDS
 from .messages import Builder
-from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient
+from .process import ProcessClient
 
 log = logging.getLogger(__name__)
 
 ROLES = ("prompt", "completion")
 MOST_REVIVALS = 3  # in a row, without a request that got through in between
+
+
+Starter = Callable[[int, threading.Event, Callable[[str], None]], ProcessClient]
+"""(which, give_up, on_dead), as ProcessClient has them."""
+
+
+def children(build: Builder, arguments: Sequence[Any]) -> Starter:
+    """Starts engines in child processes, each from its argument."""
+    return lambda which, give_up, on_dead: ProcessClient(build, arguments[which], give_up=give_up, on_dead=on_dead)
 
 
 class _Way:
@@ -49,18 +58,13 @@ class _Way:
 
 
 class ProcessPair:
-    """``arguments``: for the prompt engine and for the completion engine. Thread-safe. Raises EngineDead."""
+    """``start`` starts, or finds, the prompt engine (0) or the completion engine (1). Thread-safe.
 
-    def __init__(
-        self,
-        build: Builder,
-        arguments: Sequence[Any],
-        *,
-        start_timeout_s: float = START_TIMEOUT_S,
-        silence_timeout_s: float = SILENCE_TIMEOUT_S,
-    ) -> None:
-        self._build, self._arguments = build, list(arguments)
-        self._timeouts_s = (start_timeout_s, silence_timeout_s)
+    Raises EngineDead, naming the engine, when one does not start.
+    """
+
+    def __init__(self, start: Starter) -> None:
+        self._starter = start
         self._lock = threading.Lock()
         self._ways: dict[str, _Way] = {}
         self._dead: str | None = None
@@ -71,7 +75,7 @@ class ProcessPair:
         self._started = False
         self._prompt, self._completion = self._start_both()
         self._started = True
-        self.info = self._prompt.info
+        self.infos = self._prompt.info, self._completion.info
         if (why := self._prompt.dead or self._completion.dead) is not None:  # one died while the other was starting
             self.close()
             raise EngineDead(why)
@@ -100,17 +104,8 @@ class ProcessPair:
         return prompt, completion
 
     def _start(self, which: int, give_up: threading.Event) -> ProcessClient:
-        start_s, silence_s = self._timeouts_s
-        on_dead: Callable[[str], None] = (self._prompt_died, self._completion_died)[which]
         try:
-            return ProcessClient(
-                self._build,
-                self._arguments[which],
-                start_timeout_s=start_s,
-                silence_timeout_s=silence_s,
-                give_up=give_up,
-                on_dead=on_dead,
-            )
+            return self._starter(which, give_up, (self._prompt_died, self._completion_died)[which])
         except EngineDead as error:
             raise EngineDead(f"the {ROLES[which]} engine: {error}") from error
 

@@ -59,7 +59,7 @@ class RemoteGiver:
         self._encode = msgspec.msgpack.Encoder().encode
         self._bell = Bell()
         self._stopping = threading.Event()
-        self._socket = _connect(address, secure)
+        self._socket = connect_dealer(address, secure)
         self._thread = threading.Thread(target=self._run, name="headrace-giver", daemon=True)
         self._thread.start()
 
@@ -170,7 +170,8 @@ class RemoteGiver:
         self._thread.join(5)
 
 
-def _connect(address: str, secure: Secure | None) -> zmq.Socket[bytes]:
+def connect_dealer(address: str, secure: Secure | None) -> zmq.Socket[bytes]:
+    """A socket that speaks to whoever listens on ``address``, now or later."""
     context: zmq.Context[Any] = zmq.Context.instance()
     socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     socket.set_hwm(HIGH_WATER)
