@@ -56,8 +56,8 @@ class CacheConfig:
     watermark: float = 0.01
     """Share of the pool that stays free when a waiting sequence is admitted."""
     kv_store: str = "auto"
-    """Folder in which computed KV outlives the engine, a server's address (``tcp://host:port``), or ``off``; ``auto``:
-    ``kv`` in the cache folder."""
+    """Folder in which computed KV outlives the engine, a server's address (``tcp://host:port``), a bucket
+    (``s3://bucket/prefix``), or ``off``; ``auto``: ``kv`` in the cache folder."""
     kv_store_secret: str | None = None
     """File with the secret that a server asks for."""
     kv_store_size: int | None = None
