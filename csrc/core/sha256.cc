@@ -4,18 +4,10 @@
 #include <bit>
 #include <cstring>
 
+#include "core/sha256_rounds.h"
+
 namespace headrace::core {
 namespace {
-
-constexpr std::uint32_t kRound[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 std::uint32_t load_big_endian(const std::uint8_t* p) {
   return std::uint32_t{p[0]} << 24 | std::uint32_t{p[1]} << 16 | std::uint32_t{p[2]} << 8 | p[3];
@@ -30,42 +22,55 @@ void expand(const std::uint8_t* chunk, std::uint32_t* w) {
   }
 }
 
-}  // namespace
-
-void Sha256::compress(const std::uint8_t* chunk) {
+void compress_one(std::uint32_t* state, const std::uint8_t* chunk) {
   std::uint32_t w[64];
   expand(chunk, w);
-  auto [a, b, c, d, e, f, g, h] = state_;
+  std::uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
+  std::uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
   for (int i = 0; i < 64; ++i) {
     const std::uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-    const std::uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
+    const std::uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kSha256Round[i] + w[i];
     const std::uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
     const std::uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
     h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
   }
   const std::uint32_t add[8] = {a, b, c, d, e, f, g, h};
-  for (int i = 0; i < 8; ++i) state_[i] += add[i];
+  for (int i = 0; i < 8; ++i) state[i] += add[i];
+}
+
+void compress(std::uint32_t* state, const std::uint8_t* chunks, std::size_t count) {
+  if (!sha256_compress_by_instruction(state, chunks, count)) sha256_compress_scalar(state, chunks, count);
+}
+
+}  // namespace
+
+void sha256_compress_scalar(std::uint32_t* state, const std::uint8_t* chunks, std::size_t count) {
+  for (; count > 0; --count, chunks += 64) compress_one(state, chunks);
 }
 
 void Sha256::update(const void* data, std::size_t size) {
   const auto* bytes = static_cast<const std::uint8_t*>(data);
-  while (size > 0) {
-    const std::size_t used = total_ % 64;
+  const std::size_t used = total_ % 64;
+  total_ += size;
+  if (used != 0) {
     const std::size_t take = std::min(size, 64 - used);
     std::memcpy(buffer_.data() + used, bytes, take);
-    total_ += take, bytes += take, size -= take;
-    if (total_ % 64 == 0) compress(buffer_.data());
+    bytes += take, size -= take;
+    if (used + take < 64) return;
+    compress(state_.data(), buffer_.data(), 1);
   }
+  if (size >= 64) compress(state_.data(), bytes, size / 64);
+  if (size % 64 != 0) std::memcpy(buffer_.data(), bytes + size / 64 * 64, size % 64);
 }
 
 Digest Sha256::finish() {
-  const std::uint64_t bits = total_ * 8;
-  const std::uint8_t one = 0x80, zero = 0;
-  update(&one, 1);
-  while (total_ % 64 != 56) update(&zero, 1);
-  std::uint8_t length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<std::uint8_t>(bits >> (56 - 8 * i));
-  update(length, 8);
+  const std::size_t used = total_ % 64;
+  std::uint8_t tail[128] = {};  // the rest, a one bit, zeros, and the length in bits at the end of a chunk
+  std::memcpy(tail, buffer_.data(), used);
+  tail[used] = 0x80;
+  const std::size_t size = used < 56 ? 64 : 128;
+  for (int i = 0; i < 8; ++i) tail[size - 8 + i] = static_cast<std::uint8_t>(total_ * 8 >> (56 - 8 * i));
+  compress(state_.data(), tail, size / 64);
   Digest digest;
   for (int i = 0; i < 8; ++i)
     for (int j = 0; j < 4; ++j) digest[4 * i + j] = static_cast<std::uint8_t>(state_[i] >> (24 - 8 * j));

@@ -44,3 +44,17 @@ TEST(sha256_pieces_make_no_difference) {
     CHECK_EQ(hex(pieces.finish()), sha256(text));
   }
 }
+
+TEST(sha256_instructions_compute_what_the_scalar_code_computes) {
+  std::uint8_t chunks[5 * 64];
+  std::uint32_t random = 1;
+  for (int round = 0; round < 200; ++round) {
+    std::uint32_t scalar[8], fast[8];
+    for (std::uint8_t& byte : chunks) byte = static_cast<std::uint8_t>((random = random * 1664525 + 1013904223) >> 24);
+    for (int i = 0; i < 8; ++i) scalar[i] = fast[i] = random = random * 1664525 + 1013904223;
+    const std::size_t count = static_cast<std::size_t>(round % 6);
+    if (!headrace::core::sha256_compress_by_instruction(fast, chunks, count)) return;  // this processor has none
+    headrace::core::sha256_compress_scalar(scalar, chunks, count);
+    for (int i = 0; i < 8; ++i) CHECK_EQ(fast[i], scalar[i]);
+  }
+}

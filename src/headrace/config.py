@@ -56,8 +56,8 @@ class CacheConfig:
     watermark: float = 0.01
     """Share of the pool that stays free when a waiting sequence is admitted."""
     kv_store: str = "auto"
-    """Folder in which computed KV outlives the engine, a server's address (``tcp://host:port``), or ``off``; ``auto``:
-    ``kv`` in the cache folder."""
+    """Folder in which computed KV outlives the engine, a server's address (``tcp://host:port``), a bucket
+    (``s3://bucket/prefix``), or ``off``; ``auto``: ``kv`` in the cache folder."""
     kv_store_secret: str | None = None
     """File with the secret that a server asks for."""
     kv_store_size: int | None = None
@@ -84,7 +84,7 @@ class SchedulerConfig:
     """Requests that may be queued; one more is refused."""
     discipline: str = "mixed"
     """``mixed``: prompts and decoding share every step; ``voted``: a step is one or the other, and ranks vote which;
-    ``split``: two engines of this process do one each, and hand sequences over."""
+    ``split``: two engines do one each, and hand sequences over."""
     all_interval: int = 70
     """Voted: decode steps between two points at which a prompt step is run if every rank wants one."""
     any_interval: int = 100

@@ -126,5 +126,5 @@ def _check_disciplines(config: EngineConfig) -> None:
     _require(0 < limits.kv_limit <= 1, "kv_limit", "must lie between 0 and 1")
     size = config.group.data_parallel_size
     split_alone = limits.discipline != "split" or size == 1
-    _require(split_alone, "data_parallel_size", "the split discipline runs in one process")
+    _require(split_alone, "data_parallel_size", "the split discipline has two engines of its own")
     _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")

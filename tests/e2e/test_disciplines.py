@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 
 from headrace import LLM, SamplingParams
+from headrace.api.async_llm import AsyncLLM
 from headrace.contract.errors import ConfigError, EngineDead
 from headrace.contract.plan import StepKind
+from headrace.contract.request import StructuredOutputs
 
 pytestmark = pytest.mark.model
 PROMPTS = ["The capital of France is", "Water boils at", "Once upon a time there was a " * 30, "def fib(n):"]
@@ -57,6 +60,30 @@ def test_split_equals_mixed_to_the_bit(mixed: list[Any]) -> None:
         prompt, completion = llm.engine.client.rank_stats
         assert prompt.decode_tokens < completion.decode_tokens == completion.scheduled_tokens
     assert found == mixed
+
+
+def test_split_into_two_processes_equals_mixed_to_the_bit(mixed: list[Any]) -> None:
+    """Prompts of several steps, so that KV goes ahead; a grammar, which the second process compiles again."""
+    constrained = SamplingParams(
+        temperature=0, max_tokens=16, structured_outputs=StructuredOutputs(choice=["Paris is", "Rome was"])
+    )
+
+    async def answer(llm: AsyncLLM, prompt: str, params: SamplingParams) -> Any:
+        async for output in llm.generate(prompt, params):
+            last = output
+        return last.outputs
+
+    async def all_answers() -> list[Any]:
+        settings = SETTINGS | {"kv_memory": 128 << 20}
+        async with AsyncLLM(own_process=True, discipline="split", **settings) as llm:
+            asked = [*zip(PROMPTS, PARAMS), (PROMPTS[0], constrained)]
+            found = await asyncio.gather(*(answer(llm, prompt, params) for prompt, params in asked))
+            assert all(stats.steps for stats in llm.client.rank_stats)
+            return found
+
+    *found, [chosen] = asyncio.run(all_answers())
+    assert [[(o.token_ids, o.logprobs) for o in outputs] for outputs in found] == mixed
+    assert chosen.text in ("Paris is", "Rome was")
 
 
 @pytest.mark.parametrize(

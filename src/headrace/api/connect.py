@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.config import EngineConfig
-from headrace.contract.errors import ConfigError
 from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.process import ProcessClient
 from headrace.models.sources import resolve_model
 
 from .determinism import settle
 from .ranks import build_alone, connect_group, facts_of
+from .split_processes import connect_pair
 from .text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -32,13 +32,14 @@ class Connected:
 def connect(
     config: EngineConfig, *, own_process: bool, progress: Callable[[str, int, int], None] | None = None
 ) -> Connected:
-    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own, and the two
-    engines of the split discipline never have."""
+    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own."""
     settle(config)  # refused here, before a process is started for nothing
-    if config.scheduler.discipline == "split":
-        return _connect_split(config, own_process, progress)
     told = {"deterministic": config.runtime.deterministic}
-    grouped = config.group.data_parallel_size > 1
+    grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
+    if split and not own_process:
+        from .split import connect_split
+
+        return Connected(*connect_split(config, progress=progress))
     if not own_process and not grouped:
         from .launch import launch
 
@@ -51,15 +52,8 @@ def connect(
     if grouped:
         group, facts = connect_group(config)
         return Connected(group, tokenizer, facts | told)
+    if split:
+        pair, facts = connect_pair(config)
+        return Connected(pair, tokenizer, facts | told)
     client = ProcessClient(build_alone, asdict(config))
     return Connected(client, tokenizer, client.info | told)
-
-
-def _connect_split(
-    config: EngineConfig, own_process: bool, progress: Callable[[str, int, int], None] | None
-) -> Connected:
-    if own_process:
-        raise ConfigError("discipline", "split runs in this process: a server, whose engine has its own, cannot use it")
-    from .split import connect_split
-
-    return Connected(*connect_split(config, progress=progress))

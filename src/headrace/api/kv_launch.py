@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import __version__, env
@@ -14,7 +15,8 @@ from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
-from headrace.kv.place import OFF, default_folder, is_address, settle_capacity
+from headrace.kv.objects import ObjectStore, open_bucket
+from headrace.kv.place import OFF, default_folder, is_address, is_bucket, settle_capacity
 from headrace.kv.records import record_specs
 from headrace.kv.secret import read_secret
 from headrace.kv.weights import model_files, weights_digest
@@ -39,6 +41,8 @@ def store_place(config: EngineConfig, layout: Layout) -> str | None:
         wish = env.kv_store() or str(default_folder(env.cache_dir()))
     if wish == OFF:
         return None
+    if is_bucket(wish) and find_spec("obstore") is None:
+        raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
@@ -68,7 +72,8 @@ def open_connector(
     specs = record_specs(layout, kv_format(config))
 
     secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
-    folder = default_folder(env.cache_dir()) if is_address(place) else Path(place).expanduser()
+    elsewhere = is_address(place) or is_bucket(place)
+    folder = default_folder(env.cache_dir()) if elsewhere else Path(place).expanduser()
 
     def open_store() -> OpenStore:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
@@ -84,6 +89,8 @@ def open_connector(
             ("layout", repr(layout)),
         ]
         space = namespace_digest(facts)
+        if is_bucket(place):
+            return OpenStore(ObjectStore(open_bucket(place), space[:16]), space)
         store = RemoteStore(place, secret=secret) if is_address(place) else _local(config, folder, space)
         return OpenStore(store, space)
 

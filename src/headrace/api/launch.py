@@ -86,7 +86,7 @@ def launch(
     ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to.
     """
     if config.scheduler.discipline == "split":
-        raise ConfigError("discipline", "split makes two engines, not one: LLM and AsyncLLM in this process take it")
+        raise ConfigError("discipline", "split makes two engines, not one: LLM, AsyncLLM and serve take it")
     settled = settle(config)
     config = settled.config
     parts = load_parts(config, progress)

@@ -47,7 +47,9 @@ class EngineFlags:
     ] = None
     kv_store: Annotated[
         str | None,
-        typer.Option(help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, or off."),
+        typer.Option(
+            help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, s3://BUCKET/PREFIX, or off."
+        ),
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     deterministic: Annotated[

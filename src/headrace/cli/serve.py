@@ -17,8 +17,10 @@ from headrace.contract.errors import ConfigError
 from .console import to_stderr
 from .flags import EngineFlags, ReportFlags, flagged, parse_size
 from .loading import check_model_name
+from .serve_roles import RoleFlags, serve_role, starter
 
 if TYPE_CHECKING:
+    from headrace.api.async_llm import AsyncLLM
     from headrace.api.http.app import AppSettings
     from headrace.api.http.arrivals import Observer
     from headrace.api.http.embedding_routes import Embeddings
@@ -55,6 +57,7 @@ Vllm = Annotated[bool, typer.Option("--vllm-metrics", help="Export metrics under
 def serve(
     engine: EngineFlags,
     report: ReportFlags,
+    roles: RoleFlags,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     served_model_name: Names = None,
@@ -80,6 +83,10 @@ def serve(
     check_extra()
     config = engine.resolve()
     check_model_name(config.model.model)
+    roles.check()
+    if roles.role is not None:
+        serve_role(config, roles, report)
+        return
     from headrace.api.http.app import AppSettings
     from headrace.api.http.host import HostLimits
     from headrace.api.http.server import ServerSettings
@@ -104,7 +111,8 @@ def serve(
         config = _fair(config)
     app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config))
     observers = _observers(log_requests, otlp_endpoint)
-    _run(lambda: _open_host(config, names, limits, parsers, tenancy, observers), settings, app, report.verbose)
+    start = starter(config, roles)
+    _run(lambda: _open_host(start, names, limits, parsers, tenancy, observers), settings, app, report.verbose)
 
 
 def check_extra() -> None:
@@ -170,16 +178,15 @@ def _observers(log_requests: bool, otlp_endpoint: str | None) -> list[Observer]:
 
 
 def _open_host(
-    config: EngineConfig,
+    start: Callable[[], AsyncLLM],
     names: list[str],
     limits: HostLimits,
     parsers: ParserChoice,
     tenancy: Tenancy | None,
     observers: list[Observer],
 ) -> EngineHost:
-    from headrace.api.async_llm import AsyncLLM
     from headrace.api.http.host import EngineHost
 
-    host = EngineHost(lambda: AsyncLLM(own_process=True, config=config), names, limits, parsers, tenancy)
+    host = EngineHost(start, names, limits, parsers, tenancy)
     host.observers += observers
     return host

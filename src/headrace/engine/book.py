@@ -22,6 +22,7 @@ class Entry:
     num_reported: int = 0
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     grammar: Any = None  # compiled, once it is
+    resumed: tuple[int, ...] = ()  # what another engine had drawn before it came here
     kv: KVSession | None = None  # its dealings with the KV store, where there is one
 
     def take_prompt_logprobs(self, news: PromptLogprobs) -> None:

@@ -20,7 +20,7 @@ from headrace.contract.stats import EngineStats
 from .engine import Engine
 from .lifecycle import EngineLoop
 from .local_socket import open_socket, remove_if_orphaned
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Poke, Ready, Stats, Submit, ToEngine
+from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Greet, Poke, Ready, Stats, Submit, ToEngine
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
@@ -94,7 +94,7 @@ def _serve(
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
     poller.register(woken, zmq.POLLIN)
-    reporter = _Reporter(engine)
+    reporter = Reporter(engine)
     while loop.alive and os.getppid() == parent:
         ready = dict(poller.poll(POLL_MS))
         if (stats := reporter.due()) is not None:
@@ -109,16 +109,18 @@ def _serve(
         try:
             message = decoder.decode(data)
         except msgspec.MsgspecError as error:
-            answer = _refused(data, error)
+            answer = refused(data, error)
         else:
             if isinstance(message, Close):
                 return
-            answer = _obey(engine, message)
+            if isinstance(message, Greet):
+                continue
+            answer = obey(engine, message)
         if answer is not None:
             socket.send(encode(Deltas([answer])))
 
 
-class _Reporter:
+class Reporter:
     """Says when the front should hear of the engine's state: when it changed, not too often."""
 
     def __init__(self, engine: Engine) -> None:
@@ -135,7 +137,7 @@ class _Reporter:
         return stats
 
 
-def _refused(data: bytes, error: Exception) -> TokenDelta | None:
+def refused(data: bytes, error: Exception) -> TokenDelta | None:
     """A message that is none of ours costs its own request, not the engine."""
     try:
         name = msgspec.msgpack.decode(data)["request"]["request_id"]
@@ -144,12 +146,13 @@ def _refused(data: bytes, error: Exception) -> TokenDelta | None:
     return TokenDelta(request_id=name, finish_reason="error", error=str(error)) if isinstance(name, str) else None
 
 
-def _obey(engine: Engine, message: Submit | End | Poke) -> TokenDelta | None:
+def obey(engine: Engine, message: Submit | End | Poke) -> TokenDelta | None:
+    """Does what a front says; the last delta of a request that cannot be taken."""
     if isinstance(message, Poke):
         engine.intake.poke(2)
         return None
     if isinstance(message, End):
-        (engine.abort if message.reason == "abort" else engine.stop)(message.request_id)
+        engine.intake.end(message.request_id, message.reason)
         return None
     try:
         engine.submit(message.request)

@@ -176,7 +176,8 @@ class Engine:
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
-            self._roster.end(request_id, reason)
+            if self._relay is None or not self._relay.ended(self._roster, request_id, reason):
+                self._roster.end(request_id, reason)
 
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)

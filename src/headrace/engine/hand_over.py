@@ -1,4 +1,4 @@
-"""Handing sequences over between a prompt engine and a completion engine: the port in one process, and its two ends.
+"""Handing sequences over between a prompt engine and a completion engine: its two ends, and the port in one process.
 
 The giver offers a sequence one turn after its first token was reported, so that no later token overtakes it. While the
 port is full the giver keeps the sequence and its blocks; when it has kept it too long, the request ends with an error.
@@ -9,17 +9,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from headrace.contract.handoff import HandedOver, HandOffPort, KVMover
+from headrace.contract.handoff import LOST, GivingEnd, HandedOver, KVMover, TakingEnd
 from headrace.contract.ports import StepObserver
 
+from .ahead import Ahead
 from .book import Entry
 from .roster import Roster
 
 PATIENCE_S = 60.0
 CAPACITY = 16
+MOST_COMPILING = 64
+LOST_WORDS = "the prompt engine died before it had handed the request over"
 
 
 class Relay(Protocol):
@@ -27,6 +30,10 @@ class Relay(Protocol):
 
     def turn(self, roster: Roster) -> None:
         """Before each plan."""
+        ...
+
+    def ended(self, roster: Roster, request_id: str, reason: str) -> bool:
+        """A caller has ended a request. True: nothing is left to do here."""
         ...
 
     def close(self, roster: Roster, reason: str, error: str | None) -> None: ...
@@ -51,6 +58,27 @@ class LocalHandOff:
     @property
     def has_room(self) -> bool:
         return len(self._items) < self._capacity
+
+    def has_room_for(self, request_id: str) -> bool:
+        return self.has_room
+
+    takes_ahead = False  # a copy inside one process is made in one go
+
+    def send_ahead(self, request_id: str, places: Sequence[tuple[int, int]], content: Any) -> bool:
+        return False
+
+    def drop(self, request_id: str) -> None:
+        """Nothing ever went ahead."""
+
+    def leave(self) -> None:
+        """What was offered can still be taken."""
+
+    def holds(self, request_id: str) -> bool:
+        with self._lock:
+            return any(item.request.request_id == request_id for item in self._items)
+
+    def end_later(self, request_id: str, reason: str) -> None:
+        """The pair's client has said so already, by ``end``."""
 
     @property
     def patience_s(self) -> float:
@@ -95,13 +123,16 @@ class LocalHandOff:
 
 
 class Giver:
-    """The prompt engine's end. ``turn`` is called by the loop before it plans."""
+    """The prompt engine's end. ``block_size``: tokens per block, for a port that takes KV ahead of a prompt's end."""
 
-    def __init__(self, port: HandOffPort, mover: KVMover, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, port: GivingEnd, mover: KVMover, block_size: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._port = port
         self._mover = mover
         self._clock = clock
         self._since: dict[int, float] = {}
+        self._ahead = Ahead(port, mover, block_size) if port.takes_ahead else None
 
     def turn(self, roster: Roster) -> None:
         """Offers every sequence whose prompt is computed, as far as there is room."""
@@ -114,22 +145,31 @@ class Giver:
                 continue
             if self._port.closed:
                 roster.end_entry(entry, "error", "the completion engine is gone")
-            elif self._port.has_room:
+            elif self._port.has_room_for(entry.request_id):
                 self._give(roster, entry, now)
             elif now - self._since[seq_id] > self._port.patience_s:
                 roster.end_entry(entry, "error", f"no completion engine took it within {self._port.patience_s:g} s")
+        if self._ahead is not None:
+            self._ahead.turn(roster)
+
+    def ended(self, roster: Roster, request_id: str, reason: str) -> bool:
+        return False
 
     def _give(self, roster: Roster, entry: Entry, now: float) -> None:
         seen: Any = roster.core.inspect(entry.seq_id)
         blocks = seen["blocks"]
+        sent = [0] * len(blocks) if self._ahead is None else self._ahead.leave(entry.request_id, len(blocks))
         item = HandedOver(
             request=entry.request,
             output_ids=tuple(seen["tokens"][len(entry.request.prompt_token_ids) :]),
             num_cached_tokens=entry.num_cached_tokens,
             grammar=entry.grammar,
             blocks=blocks,
-            content=self._mover.read_blocks([block for group in blocks for block in group if block]),
+            content=self._mover.read_blocks(
+                [block for group, gone in zip(blocks, sent) for block in group[gone:] if block]
+            ),
             deadline_s=now + self._port.patience_s,
+            sent=sent,
         )
         roster.release(entry)
         if not self._port.offer(item):  # it closed at this very moment
@@ -137,6 +177,7 @@ class Giver:
 
     def close(self, roster: Roster, reason: str, error: str | None) -> None:
         """What is still here ends with the engine."""
+        self._port.leave()
 
 
 class Taker:
@@ -144,7 +185,7 @@ class Taker:
 
     def __init__(
         self,
-        port: HandOffPort,
+        port: TakingEnd,
         mover: KVMover,
         observer: StepObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -153,44 +194,67 @@ class Taker:
         self._mover = mover
         self._clock = clock
         self._observer = observer
-        self._unplaced: tuple[Entry, HandedOver] | None = None
+        self._unplaced: deque[tuple[Entry, HandedOver]] = deque()
+        self._compiling: list[tuple[Entry, HandedOver]] = []
         self._filling: list[tuple[Entry, Any]] = []
 
     def turn(self, roster: Roster) -> None:
         """Never waits: what cannot go on now goes on in a later turn."""
         self._let_filled_run(roster)
-        while self._unplaced is not None or self._take(roster):
+        self._let_compiled_in(roster)
+        while self._unplaced or self._take(roster):
             if not self._place(roster):
                 return
 
+    def ended(self, roster: Roster, request_id: str, reason: str) -> bool:
+        known = roster.has(request_id)
+        if reason == LOST:
+            if not known and not self._port.holds(request_id):
+                self._port.end_later(request_id, reason)
+                roster.end_unknown(request_id, "error", LOST_WORDS)
+            return True
+        if not known:
+            self._port.end_later(request_id, reason)
+        return False
+
     def _take(self, roster: Roster) -> bool:
-        item = self._port.take()
-        if item is None:
+        """Whether there may be something to do now: one was taken."""
+        if len(self._compiling) >= MOST_COMPILING or (item := self._port.take()) is None:
             return False
         entry = roster.receive(item)
         ended = self._port.end_of(item.request.request_id)
         if ended is not None:
-            roster.end_entry(entry, ended)
+            roster.end_entry(entry, *(("error", LOST_WORDS) if ended == LOST else (ended,)))
         elif roster.entry_of(entry.seq_id) is not None:  # else the core has refused it
-            self._unplaced = entry, item
+            wanted = item.request.sampling.structured_outputs is not None
+            (self._compiling if wanted and entry.grammar is None else self._unplaced).append((entry, item))
         return True
+
+    def _let_compiled_in(self, roster: Roster) -> None:
+        """Those whose grammar is compiled are in the core by now; those that were refused never get one."""
+        waiting: list[tuple[Entry, HandedOver]] = []
+        for entry, item in self._compiling:
+            if roster.entry_of(entry.seq_id) is None:
+                continue
+            (waiting if entry.grammar is None else self._unplaced).append((entry, item))
+        self._compiling = waiting
 
     def _place(self, roster: Roster) -> bool:
         """Whether the next one may be taken."""
-        if self._unplaced is None:
+        if not self._unplaced:
             return True
-        entry, item = self._unplaced
+        entry, item = self._unplaced[0]
         if roster.entry_of(entry.seq_id) is None:  # ended meanwhile
-            self._unplaced = None
+            self._unplaced.popleft()
             return True
         if roster.core.place(entry.seq_id):
             if self._observer:
                 self._observer.placed(entry.seq_id)
-            self._unplaced = None
+            self._unplaced.popleft()
             self._filling.append((entry, self._fill(roster, entry, item)))
             return True
         if self._clock() > item.deadline_s:
-            self._unplaced = None
+            self._unplaced.popleft()
             roster.end_entry(entry, "error", f"no room for it within {self._port.patience_s:g} s")
             return True
         return False

@@ -26,11 +26,15 @@ class End(msgspec.Struct, tag=True):
 
 
 class Poke(msgspec.Struct, tag=True):
-    """Another rank of the group has work."""
+    """Another rank of the group has work; or a front is still there."""
 
 
 class Close(msgspec.Struct, tag=True):
     pass
+
+
+class Greet(msgspec.Struct, tag=True):
+    """A front has come to an engine that it did not start; to a child it never says so."""
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -49,7 +53,7 @@ class Stats(msgspec.Struct, tag=True):
     stats: EngineStats
 
 
-ToEngine = Submit | End | Poke | Close
+ToEngine = Submit | End | Poke | Close | Greet
 ToFront = Ready | Failed | Deltas | Stats
 Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import zmq
 
 from headrace.contract.errors import EngineDead, InvalidRequest
+from headrace.contract.handoff import LOST
 from headrace.contract.request import Request
 from headrace.contract.stats import EngineStats
 
@@ -47,10 +49,6 @@ class ProcessClient:
         give_up: threading.Event | None = None,
         on_dead: Callable[[str], None] | None = None,
     ) -> None:
-        self._give_up = give_up or threading.Event()
-        self._on_dead = on_dead
-        self._sentence: str | None = None
-        self._silence_timeout_s = silence_timeout_s
         self._folder = make_folder()
         address = address_in(self._folder.name)
         self._socket = open_socket(address, bind=True)
@@ -58,6 +56,20 @@ class ProcessClient:
             target=child_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
         )
         self._process.start()
+        self._begin(start_timeout_s, silence_timeout_s, give_up, on_dead)
+
+    def _begin(
+        self,
+        start_timeout_s: float,
+        silence_timeout_s: float,
+        give_up: threading.Event | None,
+        on_dead: Callable[[str], None] | None,
+    ) -> None:
+        """Waits for the other side, then listens to it."""
+        self._give_up = give_up or threading.Event()
+        self._on_dead = on_dead
+        self._sentence: str | None = None
+        self._silence_timeout_s = silence_timeout_s
         self.info = self._await_ready(start_timeout_s)
         self._sinks = Sinks()
         self._closing = threading.Event()
@@ -126,6 +138,25 @@ class ProcessClient:
     def stop(self, request_id: str) -> None:
         self._post(msgspec.msgpack.encode(End(request_id, "stop")))
 
+    def listen(self, request_id: str, sink: DeltaSink) -> None:
+        """For the news of a request that comes to this engine from another one. Raises EngineDead."""
+        if self._dead is not None or self._closing.is_set():
+            raise EngineDead(self._dead or "the client was closed")
+        self._sinks.add(request_id, sink)
+
+    def forget(self, request_id: str) -> None:
+        """No news of this request is awaited from here any more."""
+        self._sinks.drop(request_id)
+
+    def lose(self, request_id: str) -> None:
+        """Its giver died: it ends with an error unless this engine has it."""
+        self._post(msgspec.msgpack.encode(End(request_id, LOST)))
+
+    @property
+    def dead(self) -> str | None:
+        """Why it is gone though nobody closed it."""
+        return self._dead
+
     def poke(self) -> None:
         """Wakes the engine although it has nothing to do: another rank of its group has."""
         self._post(msgspec.msgpack.encode(Poke()))
@@ -146,7 +177,8 @@ class ProcessClient:
             with self._lock:
                 outgoing, self._inbox = self._inbox, []
             for message in outgoing:
-                self._socket.send(message)
+                self._send(message)
+            self._sign_of_life()
             if self._socket.poll(1):
                 heard = time.monotonic()
                 self._take(decoder.decode(self._socket.recv()))
@@ -155,8 +187,18 @@ class ProcessClient:
             elif time.monotonic() - heard > self._silence_timeout_s:
                 self._process.kill()
                 return self._mourn(f"the engine process gave no sign of life for {self._silence_timeout_s:g} s")
-        if self._process.is_alive():
-            self._socket.send(msgspec.msgpack.encode(Close()))
+        self._send(msgspec.msgpack.encode(Close()))
+
+    def _sign_of_life(self) -> None:
+        """A child sees by itself whether its front is there."""
+
+    def _send(self, message: bytes) -> None:
+        """A child that is gone takes nothing, and a plain send would wait for it for ever."""
+        deadline = time.monotonic() + self._silence_timeout_s
+        while self._process.is_alive() and time.monotonic() < deadline:
+            if self._socket.poll(POLL_MS, zmq.POLLOUT):
+                self._socket.send(message, zmq.NOBLOCK)
+                return
 
     def _take(self, answer: ToFront) -> None:
         if isinstance(answer, Deltas):

@@ -66,7 +66,9 @@ class Roster:
         self._forks.turn(self._add)
 
     def _admit(self, entry: Entry, can_fork: bool) -> None:
-        if not (can_fork and self._forks.hold(entry)):
+        if entry.resumed:
+            self._add(entry, entry.resumed)
+        elif not (can_fork and self._forks.hold(entry)):
             self._add(entry)
 
     def _add(self, entry: Entry, outputs: Sequence[int] = ()) -> None:
@@ -90,8 +92,11 @@ class Roster:
         """Takes a sequence over that was begun elsewhere; what was reported there is not reported again."""
         entry = self._book.open(item.request)
         entry.num_cached_tokens, entry.num_reported = item.num_cached_tokens, len(item.output_ids)
-        entry.grammar = item.grammar
-        self._add(entry, item.output_ids)
+        entry.grammar, entry.resumed = item.grammar, item.output_ids
+        if item.grammar is None and item.request.sampling.structured_outputs is not None:
+            self._waits.start(entry)  # it came from another process, and what is compiled does not travel
+        else:
+            self._add(entry, item.output_ids)
         return entry
 
     # -- out ------------------------------------------------------------------------------------------------------
@@ -99,6 +104,14 @@ class Roster:
     def entry_of(self, seq_id: int) -> Entry | None:
         """The live request of a sequence."""
         return self._book.of_seq(seq_id)
+
+    def entries(self) -> list[Entry]:
+        """Every live request."""
+        return self._book.entries()
+
+    def has(self, request_id: str) -> bool:
+        """Whether a request lives here, in whatever state."""
+        return self._book.of_request(request_id) is not None
 
     def end(self, request_id: str, reason: str, error: str | None = None) -> None:
         """Ends a request if it lives here, in whatever state it is."""
@@ -120,6 +133,10 @@ class Roster:
             self._tell(end_delta(entry, reason, error))
         else:
             self.end(entry.request.request_id, reason, error)
+
+    def end_unknown(self, request_id: str, reason: str, error: str) -> None:
+        """Tells the end of a request that never came here."""
+        self._tell(TokenDelta(request_id=request_id, finish_reason=reason, error=error))
 
     def release(self, entry: Entry) -> None:
         """Forgets a sequence that lives on elsewhere; its blocks are given back, its caller hears nothing."""

@@ -10,8 +10,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from .ages import CHAT, expired
 from .chooser import Chooser
 from .counts import Counts
 from .disk import Disk
+from .facts import facts_of
 from .index import Entry, EntryKey, Index, entry_key
 from .policy import Policy
 from .records import RecordSpec, StoreMatch, usable_grains
@@ -132,6 +133,12 @@ class LocalStore:
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
         del lease
         return self.get(key, kind)
+
+    def get_range(self, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
+        """A part of a value; a miss where it does not reach so far. Reads, and checks, all of it."""
+        value = self.get(key, kind)
+        inside = value is not None and offset >= 0 and length > 0 and offset + length <= len(value)
+        return value[offset : offset + length] if value is not None and inside else None
 
     def release(self, lease: int) -> None:
         """There was none."""
@@ -285,21 +292,17 @@ class LocalStore:
         except Trouble:
             return False
 
+    def names(self) -> Iterator[tuple[bytes, int]]:
+        """(key, kind) of everything that is here. Raises StoreError when the index cannot be read."""
+        try:
+            entries = self.index.all_entries()
+        except Trouble as error:
+            raise StoreError(str(self.folder), f"cannot be listed: {error}") from error
+        return ((name[:-1], name[-1]) for name, _ in entries)
+
     def stat(self) -> dict[str, Any]:
         """Sizes and counts, for people and metrics. Raises nothing; an unreadable index reads as an empty one."""
-        rows, entries = self.index.all_segments(), self.index.all_entries()
-        return {
-            "folder": str(self.folder),
-            "capacity_bytes": self.capacity_bytes,
-            "file_bytes": sum(row.size for row in rows.values()),
-            "value_bytes": sum(entry.length for _, entry in entries),
-            "values": len(entries),
-            "segments": len(rows),
-            "policy": self.policy.name,
-            "tenants": len({entry.tenant for _, entry in entries}),
-            "name_spaces": len({entry.name_space for _, entry in entries}),
-            **asdict(self.counts),
-        }
+        return facts_of(self)
 
     @property
     def policy(self) -> Policy:

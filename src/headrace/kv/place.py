@@ -7,6 +7,7 @@ from pathlib import Path
 
 OFF = "off"
 SCHEMES = ("tcp://", "ipc://")
+BUCKETS = ("s3://",)
 DEFAULT_BYTES = 4 << 30
 SHARE_OF_DISK = 0.1  # of what is free when the store is opened
 NO_LIMIT = 1 << 62
@@ -15,6 +16,11 @@ NO_LIMIT = 1 << 62
 def is_address(where: str) -> bool:
     """Whether a store is reached through a server, not through a folder."""
     return where.startswith(SCHEMES)
+
+
+def is_bucket(where: str) -> bool:
+    """Whether a store is an object store."""
+    return where.startswith(BUCKETS)
 
 
 def default_folder(cache: Path) -> Path:

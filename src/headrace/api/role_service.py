@@ -1,0 +1,91 @@
+"""Engines of one role as services, and a front's connection to a prompt and a completion engine somebody else started.
+
+The front reads this file too and must not import torch; what builds an engine imports it when it is called.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import zmq
+
+from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError
+from headrace.engine.process_pair import ProcessPair
+from headrace.engine.remote import RemoteClient
+from headrace.engine.remote_giver import Secure
+from headrace.engine.standing import StandingEngine
+from headrace.kv.secret import Doorman, secure_client, secure_server
+from headrace.models.sources import resolve_model
+
+from .text.tokenizer import Tokenizer, load_tokenizer
+
+LOOPBACK = ("tcp://127.0.0.1:", "tcp://[::1]:", "tcp://localhost:", "ipc://")
+
+
+def open_role(config: EngineConfig, role: str, listen: str, hand_off: str, secret: bytes | None) -> StandingEngine:
+    """Loads, listens, and is ready to run. Raises ConfigError, ModelError, PullError or StoreError.
+
+    A port that is taken, or open to others without a secret, is refused before anything is loaded.
+    """
+    for name, address in (("listen", listen), ("hand_off", hand_off)):
+        _check_address(name, address, secret)
+    if secret is not None:
+        Doorman(zmq.Context.instance(), secret)  # for as long as this process lives
+    from .roles import launch_role
+
+    hand_over = _client(secret) if role == "prompt" else _server(secret)
+    engine, info = launch_role(config, role, hand_off, hand_over)
+    try:
+        return StandingEngine(engine, info, listen, secure=_server(secret))
+    except BaseException:
+        engine.close()
+        raise
+
+
+def connect_roles(
+    config: EngineConfig, addresses: tuple[str, str], secret: bytes | None
+) -> tuple[ProcessPair, Tokenizer | None, dict[str, Any]]:
+    """Waits for both engines. Raises ConfigError for engines that cannot work together, EngineDead for silent ones."""
+    for name, address in zip(("prefill", "decode"), addresses):
+        _check_address(name, address, secret)
+    source = resolve_model(config.model.model, offline=config.model.offline)
+    tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
+    pair = ProcessPair(
+        lambda which, give_up, on_dead: RemoteClient(
+            addresses[which], secure=_client(secret), give_up=give_up, on_dead=on_dead
+        )
+    )
+    try:
+        facts = _facts(pair, source.name)
+    except ConfigError:
+        pair.close()
+        raise
+    return pair, tokenizer, facts | {"deterministic": config.runtime.deterministic}
+
+
+def _facts(pair: ProcessPair, model_name: str) -> dict[str, Any]:
+    prompt, completion = pair.infos
+    for name, info, role in (("prefill", prompt, "prompt"), ("decode", completion, "completion")):
+        if info["role"] != role:
+            raise ConfigError(name, f"the engine there is a {info['role']} engine")
+        if info["model_name"] != model_name:
+            raise ConfigError(name, f"the engine there serves {info['model_name']}, this front {model_name}")
+    if prompt["form"] != completion["form"]:
+        raise ConfigError("decode", f"the engines differ: {prompt['form']} and {completion['form']}")
+    return prompt | {"max_model_len": min(prompt["max_model_len"], completion["max_model_len"])}
+
+
+def _check_address(name: str, address: str, secret: bytes | None) -> None:
+    if not address.startswith(("tcp://", "ipc://")):
+        raise ConfigError(name, f"must be an address such as tcp://127.0.0.1:7430, got {address!r}")
+    if secret is None and not address.startswith(LOOPBACK):
+        raise ConfigError("role_secret", f"needed: without one only this machine may be spoken to, not {address}")
+
+
+def _server(secret: bytes | None) -> Secure | None:
+    return None if secret is None else lambda socket: secure_server(socket, secret)
+
+
+def _client(secret: bytes | None) -> Secure | None:
+    return None if secret is None else lambda socket: secure_client(socket, secret)

@@ -1,0 +1,45 @@
+"""An engine of one role, launched: it computes prompts, or continues them, and hands over through a socket."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from headrace.config import EngineConfig, kv_format
+from headrace.engine.engine import Engine
+from headrace.engine.hand_over import Giver, Taker
+from headrace.engine.remote_giver import RemoteGiver, Secure
+from headrace.engine.remote_taker import RemoteTaker
+from headrace.engine.roles import RoleConfig
+from headrace.worker.kv_frames import TensorCodec
+
+from .determinism import settle
+from .launch import build_engine, load_parts, plan_memory
+
+
+def launch_role(
+    config: EngineConfig, role: str, address: str, secure: Secure | None = None
+) -> tuple[Engine, dict[str, Any]]:
+    """The engine, and what a front must know of it. A completion engine listens on ``address``, a prompt engine sends
+    there. Raises ConfigError, ModelError, PullError or StoreError."""
+    config = settle(config).config
+    parts = load_parts(config)
+    pool, max_model_len = plan_memory(config, parts.model)
+    facts = {"vocab_size": parts.model.vocab_size, "max_model_len": max_model_len, "model_name": parts.source.name}
+    form = f"blocks of {config.cache.block_size}, kv {kv_format(config)}, dtype {config.model.dtype}"
+    facts |= {"pool": asdict(pool), "role": role, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
+    if role == "prompt":
+        giver = RemoteGiver(address, TensorCodec(), secure=secure)
+        relay = lambda worker, _: Giver(giver, worker, config.cache.block_size)  # noqa: E731
+        return build_engine(config, parts, pool, max_model_len, RoleConfig(role), relay=relay), facts
+    taker = RemoteTaker(address, TensorCodec(), secure=secure)
+    engine = build_engine(
+        config,
+        parts,
+        pool,
+        max_model_len,
+        RoleConfig(role),
+        relay=lambda worker, observer: Taker(taker, worker, observer),
+    )
+    taker.wake = engine.intake.poke
+    return engine, facts

@@ -1,0 +1,70 @@
+"""What the two ends of a hand-off between processes say to each other: msgpack headers, KV as frames behind them.
+
+A giver holds a slot of the taker's for each sequence of which anything was sent; the taker says how many there are, and
+gives a slot back when it has taken the sequence or dropped it. So neither side ever holds more than was granted.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.contract.handoff import Part
+from headrace.contract.request import Request
+
+HELLO_S = 1.0  # a giver speaks at least this often, and is answered
+SILENCE_S = 10.0  # after which the other side counts as gone
+POLL_MS = 200
+HIGH_WATER = 1000
+MOST_FRAME_BYTES = 1 << 30
+MOST_BLOCKS = 1 << 20  # of one sequence
+
+
+class Hello(msgspec.Struct, tag=True):
+    """A giver is there."""
+
+
+class Piece(msgspec.Struct, tag=True):
+    """Blocks (group, position) of a prompt under way; row i of each part is the block at ``places[i]``."""
+
+    epoch: int
+    request_id: str
+    places: list[tuple[int, int]]
+    parts: list[Part]
+    error: str | None = None
+
+
+class Offer(msgspec.Struct, tag=True):
+    """A HandedOver; its frames hold the blocks that did not go ahead. ``left_s``: until its deadline."""
+
+    epoch: int
+    request: Request
+    output_ids: tuple[int, ...]
+    num_cached_tokens: int
+    blocks: list[list[int]]
+    sent: list[int]
+    left_s: float
+    parts: list[Part]
+    error: str | None = None
+
+
+class Drop(msgspec.Struct, tag=True):
+    """What went ahead of a request is for nothing."""
+
+    request_id: str
+
+
+class Welcome(msgspec.Struct, tag=True):
+    """To each Hello. ``epoch``: another one means another taker, which has nothing of what was sent before."""
+
+    epoch: int
+    capacity: int
+
+
+class Freed(msgspec.Struct, tag=True):
+    """Slots that are free again."""
+
+    request_ids: list[str]
+
+
+ToTaker = Hello | Piece | Offer | Drop
+ToGiver = Welcome | Freed

@@ -1,0 +1,99 @@
+"""The front's side of an engine that somebody else started: the same doors as to a child, but it is not ours to end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import zmq
+
+from headrace.contract.errors import EngineDead
+
+from .messages import POLL_MS, Close, Failed, Greet, Poke, Ready, ToFront
+from .process import ProcessClient
+from .remote_giver import Secure, connect_dealer
+
+CONNECT_TIMEOUT_S = 600.0
+SILENCE_TIMEOUT_S = 10.0
+PING_S = 1.0
+REFUSED_FOR_S = 20.0  # longer than an engine takes to notice that its front is gone
+
+
+class _Elsewhere:
+    """Stands for a process that cannot be seen: alive until it is given up."""
+
+    exitcode = pid = None
+
+    def __init__(self) -> None:
+        self._given_up = False
+
+    def is_alive(self) -> bool:
+        return not self._given_up
+
+    def kill(self) -> None:
+        self._given_up = True
+
+    terminate = kill
+
+    def join(self, timeout: float | None = None) -> None:
+        """Nothing to wait for."""
+
+    def cleanup(self) -> None:
+        """Nothing lies anywhere."""
+
+
+class RemoteClient(ProcessClient):
+    """Waits until the engine at ``address`` answers. Raises EngineDead when it does not, or serves another front."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        secure: Secure | None = None,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        silence_timeout_s: float = SILENCE_TIMEOUT_S,
+        give_up: threading.Event | None = None,
+        on_dead: Callable[[str], None] | None = None,
+    ) -> None:
+        self._address = address
+        self._next_ping_s = 0.0
+        elsewhere: Any = _Elsewhere()
+        self._process, self._folder = elsewhere, elsewhere
+        self._socket = connect_dealer(address, secure)
+        self._begin(connect_timeout_s, silence_timeout_s, give_up, on_dead)
+
+    def _await_ready(self, timeout_s: float) -> dict[str, Any]:
+        decoder = msgspec.msgpack.Decoder(ToFront)
+        deadline = time.monotonic() + timeout_s
+        why = f"{self._address}: no answer within {timeout_s:g} s (is it running, and is the secret the same?)"
+        while time.monotonic() < deadline and not self._give_up.is_set():
+            self._ping(Greet())
+            if not self._socket.poll(POLL_MS):
+                continue
+            message = decoder.decode(self._socket.recv())
+            if isinstance(message, Ready):
+                return message.info
+            if isinstance(message, Failed):  # perhaps its front is dead, and it has yet to notice
+                why = f"{self._address}: {message.message}"
+                deadline = min(deadline, time.monotonic() + REFUSED_FOR_S)
+        self._discard()
+        raise EngineDead("the engine is not needed any more" if self._give_up.is_set() else why)
+
+    def _ping(self, message: Greet | Poke) -> None:
+        if time.monotonic() >= self._next_ping_s:
+            self._next_ping_s = time.monotonic() + PING_S
+            with contextlib.suppress(zmq.Again):
+                self._socket.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
+
+    def _sign_of_life(self) -> None:
+        self._ping(Poke())
+
+    def _mourn(self, why: str) -> None:
+        """It may be alive after all: then it need not go on for us."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send(msgspec.msgpack.encode(Close()), zmq.NOBLOCK)
+        super()._mourn(why)

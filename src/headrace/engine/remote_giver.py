@@ -1,0 +1,182 @@
+"""RemoteGiver: the giving end of a hand-off to a completion engine in another process.
+
+Calls only queue; one thread owns the socket and sends in order, each message when its copy is there. While the other
+side is silent the port is closed, so that no sequence is given to nobody; it opens again when the other side is back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from headrace.contract.handoff import Codec, HandedOver
+
+from .bell import Bell
+from .hand_over import PATIENCE_S
+from .hand_over_wire import HELLO_S, HIGH_WATER, POLL_MS, SILENCE_S, Drop, Freed, Hello, Offer, Piece, ToGiver
+from .hand_over_wire import Welcome as WelcomeMessage
+
+Secure = Callable[["zmq.Socket[bytes]"], None]
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    message: Piece | Offer | Drop
+    content: Future[Any] | None = None
+    deadline_s: float = 0.0
+
+
+class RemoteGiver:
+    """A GivingEnd over a socket to ``address``. ``secure`` gives the socket its keys, where there is a secret."""
+
+    takes_ahead = True
+
+    def __init__(
+        self,
+        address: str,
+        codec: Codec,
+        *,
+        secure: Secure | None = None,
+        patience_s: float = PATIENCE_S,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self.patience_s = patience_s
+        self._codec, self._silence_s = codec, silence_s
+        self._lock = threading.Lock()
+        self._slots: set[str] = set()
+        self._epoch = self._capacity = 0
+        self._heard_s: float | None = None
+        self._outbox: deque[_Outgoing] = deque()
+        self._decoder = msgspec.msgpack.Decoder(ToGiver)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._bell = Bell()
+        self._stopping = threading.Event()
+        self._socket = connect_dealer(address, secure)
+        self._thread = threading.Thread(target=self._run, name="headrace-giver", daemon=True)
+        self._thread.start()
+
+    # -- the engine's loop --------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """It has been there, and is silent now. One that has not come yet is waited for, as long as patience lasts."""
+        return self._heard_s is not None and time.monotonic() - self._heard_s > self._silence_s
+
+    def has_room_for(self, request_id: str) -> bool:
+        return request_id in self._slots or len(self._slots) < self._capacity
+
+    def send_ahead(self, request_id: str, places: Sequence[tuple[int, int]], content: Any) -> bool:
+        epoch = self._take_slot(request_id)
+        if epoch is None:
+            return False
+        self._post(_Outgoing(Piece(epoch, request_id, list(places), []), content))
+        return True
+
+    def drop(self, request_id: str) -> None:
+        self._post(_Outgoing(Drop(request_id)))
+
+    def offer(self, item: HandedOver) -> bool:
+        epoch = self._take_slot(item.request.request_id)
+        if epoch is None:
+            return False
+        blocks, sent = [list(group) for group in item.blocks], list(item.sent or [0] * len(item.blocks))
+        message = Offer(epoch, item.request, item.output_ids, item.num_cached_tokens, blocks, sent, 0.0, [])
+        self._post(_Outgoing(message, item.content, item.deadline_s))
+        return True
+
+    def _take_slot(self, request_id: str) -> int | None:
+        with self._lock:
+            if self.closed or not self.has_room_for(request_id):
+                return None
+            self._slots.add(request_id)
+            return self._epoch
+
+    def _post(self, outgoing: _Outgoing) -> None:
+        with self._lock:
+            self._outbox.append(outgoing)
+        if outgoing.content is None:
+            self._bell.ring()
+        else:
+            outgoing.content.add_done_callback(lambda _: self._bell.ring())
+
+    # -- the socket's thread ------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._bell.fd, zmq.POLLIN)
+        hello, next_hello_s = self._encode(Hello()), 0.0
+        while not self._stopping.is_set():
+            if time.monotonic() >= next_hello_s:
+                self._send([hello])
+                next_hello_s = time.monotonic() + HELLO_S
+            blocked = not self._send_ready()
+            poller.poll(10 if blocked else POLL_MS)
+            self._bell.hush()
+            while self._socket.poll(0):
+                self._hear(self._decoder.decode(self._socket.recv()))
+        self._socket.close()
+        self._bell.close()
+
+    def _send(self, frames: list[Any]) -> bool:
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+    def _send_ready(self) -> bool:
+        """Sends what can go, in order. False where the socket takes no more now."""
+        while self._outbox and ((first := self._outbox[0]).content is None or first.content.done()):
+            if not self._send(self._frames(first)):
+                return False
+            with self._lock:
+                self._outbox.popleft()
+        return True
+
+    def _frames(self, outgoing: _Outgoing) -> list[Any]:
+        message, frames = outgoing.message, list[Any]()
+        if outgoing.content is not None and not isinstance(message, Drop):
+            try:
+                message.parts, frames = self._codec.pack(outgoing.content.result())
+            except Exception as error:  # the taker has to end the request: it is nobody else's any more
+                message.error = f"{type(error).__name__}: {error}"
+        if isinstance(message, Offer):
+            message.left_s = outgoing.deadline_s - time.monotonic()
+        return [self._encode(message), *frames]
+
+    def _hear(self, message: WelcomeMessage | Freed) -> None:
+        with self._lock:
+            self._heard_s = time.monotonic()
+            if isinstance(message, Freed):
+                self._slots.difference_update(message.request_ids)
+                return
+            if message.epoch != self._epoch:  # a new taker: the sequences of the old one are gone with it
+                self._slots.clear()
+            self._epoch, self._capacity = message.epoch, message.capacity
+
+    def leave(self) -> None:
+        """Ends the thread; what was not sent yet stays unsent."""
+        self._stopping.set()
+        self._bell.ring()
+        self._thread.join(5)
+
+
+def connect_dealer(address: str, secure: Secure | None) -> zmq.Socket[bytes]:
+    """A socket that speaks to whoever listens on ``address``, now or later."""
+    context: zmq.Context[Any] = zmq.Context.instance()
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    socket.set_hwm(HIGH_WATER)
+    socket.linger = 0
+    if secure is not None:
+        secure(socket)
+    socket.connect(address)
+    return socket

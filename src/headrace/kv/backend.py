@@ -1,0 +1,65 @@
+"""What every place that keeps values must do: the local store and object stores alike pass one suite of checks.
+
+Put-if-absent and idempotent; a value is there whole or not at all; what is read is checked. A failure is a miss, a put
+that says false, or nothing deleted: no method but ``names`` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from headrace.contract.ports import Bytes
+
+from .records import RecordSpec, StoreMatch
+
+Name = tuple[bytes, int]
+"""(key, kind)."""
+
+
+class Backend(Protocol):
+    """Thread-safe. ``fast_lookups``: whether ``has`` may be asked on the engine loop's thread."""
+
+    @property
+    def fast_lookups(self) -> bool: ...
+
+    def has(self, keys: Sequence[Name]) -> list[bool]: ...
+
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+        """How many grains from a chain's start can be had."""
+        ...
+
+    def get(self, key: bytes, kind: int) -> Bytes | None: ...
+
+    def get_range(self, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
+        """A part of a value; a miss where it does not reach so far."""
+        ...
+
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None: ...
+    def release(self, lease: int) -> None: ...
+
+    def put(
+        self,
+        key: bytes,
+        kind: int,
+        payload: Bytes,
+        *,
+        tenant: bytes = bytes(16),
+        depth: int = 0,
+        turn: int = 1,
+        ttl_class: int = 0,
+    ) -> bool:
+        """Stores unless it is here; true when it is here afterwards."""
+        ...
+
+    def delete(self, key: bytes, kind: int) -> bool:
+        """Whether there was something to forget."""
+        ...
+
+    def names(self) -> Iterator[Name]:
+        """Everything that is here, in no order. Raises StoreError when it cannot be listed."""
+        ...
+
+    def close(self) -> None:
+        """Later calls store and find nothing."""
+        ...
