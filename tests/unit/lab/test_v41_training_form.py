@@ -23,7 +23,8 @@ from headrace.lab.v41_training.saving import save_model
 from headrace.lab.v41_training.weights import TrainedWeights, fp8_tile_codes, fresh_weights
 from headrace.models.deepseek_v41.assembly import load_v41
 from headrace.models.deepseek_v41.config import derive_v41
-from headrace.models.deepseek_v41.drafting import context_records, draft_block
+from headrace.models.deepseek_v41.draft_context import context_records
+from headrace.models.deepseek_v41.drafting import draft_block
 from headrace.models.deepseek_v41.engram_hash import table_primes
 from headrace.models.deepseek_v41.forward import V41Model
 from headrace.models.deepseek_v41.quantise import fp8_tiles
@@ -94,7 +95,7 @@ def test_drafts_equal_those_of_serving(tmp_path: Path) -> None:
     hidden = drafts.hidden(tokens, seen.features, anchors).unflatten(0, (3, -1))
     for at, rows in zip(anchors[0].tolist(), hidden):
         before = range(max(0, at - of.config.window), at)
-        records = context_records(of, seen.features[list(before)], torch.tensor(list(before)))
+        records = context_records(of, of.params.draft, seen.features[list(before)], torch.tensor(list(before)))
         truth = iter(tokens[0, at + 1 :].tolist())
         block = draft_block(of, records, int(tokens[0, at]), at, lambda _, truth=truth: next(truth))  # type: ignore[misc]
         markov = weights.rows(f"{drafts.last}markov_head.embed.weight", tokens[0, at : at + drafts.block])

@@ -15,17 +15,17 @@ class Recipe:
     round_from: share of the steps after which everything is rounded as it will be stored.
     """
 
-    steps: int = 600
+    steps: int = 700
     sequences: int = 8
     length: int = 256
     anchors: int = 6
     seed: int = 41
-    rate: float = 3e-3
-    table_rate: float = 6e-3  # of embeddings and Engram's tables: each row is met rarely
+    rate: float = 2e-3
+    table_rate: float = 4e-3  # of embeddings and Engram's tables: each row is met rarely
     decay: float = 0.05
     warmup: int = 40
     clip: float = 1.0
-    round_from: float = 0.7
+    round_from: float = 0.8
     drop_memory: float = 0.3
     index_weight: float = 0.3
     trust_weight: float = 0.2
