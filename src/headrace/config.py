@@ -142,7 +142,7 @@ class SpeculationConfig:
     speculation: str = "none"
     """Who guesses: ``none``; ``ngram``: what followed the last few tokens when they occurred before,
     ``suffix``: the same for the longest run of tokens that did, ``draft_model``: a smaller model of the same
-    vocabulary, ``self``: the model's own first layers."""
+    vocabulary, ``draft_heads``: heads that the model was trained with, ``self``: the model's own first layers."""
     draft_model: str | None = None
     """The smaller model, named as ``model`` is."""
     draft_layers: int = 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 BYTE_COUNTS = ("kv_memory", "grammar_cache", "kv_store_size")
 MIN_STORE_BYTES = 1 << 20
-METHODS = ("none", "ngram", "suffix", "draft_model", "self")
+METHODS = ("none", "ngram", "suffix", "draft_model", "draft_heads", "self")
 MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
 MAX_THREADS = 1024  # what the kernels' pool takes

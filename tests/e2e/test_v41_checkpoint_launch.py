@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import tiny_models
 from v41_data import VARIANTS, folder, goldens
 
 from headrace import LLM, SamplingParams
@@ -52,3 +55,23 @@ def test_drafts_are_taken_back_up_to_what_the_model_can_and_more_are_refused() -
     assert drafted.outputs[0].token_ids == plain.outputs[0].token_ids
     with pytest.raises(ConfigError, match=r"max_drafts: .*11 drafts"):
         LLM(str(folder()), speculation="ngram", max_drafts=12, **settings)
+
+
+def test_its_own_heads_draft_and_greedy_tokens_stay() -> None:
+    """With the planner: its cost is measured on scratch records, and drafts that are not worth their rows are left
+    out."""
+    settings = {"dtype": "float32", "max_model_len": 256, "kv_memory": 64 << 20}
+    prompts, params = ["The library has many old books", "one two"], SamplingParams(temperature=0, max_tokens=12)
+    with LLM(str(folder()), **settings) as llm:
+        plain = [o.outputs[0].token_ids for o in llm.generate(prompts, params)]
+    for guard in (True, False):
+        with LLM(str(folder()), speculation="draft_heads", speculation_guard=guard, **settings) as llm:
+            assert [o.outputs[0].token_ids for o in llm.generate(prompts, params)] == plain
+            assert guard or llm.stats.verified_drafts > 0
+
+
+def test_heads_are_refused_where_there_are_none(tmp_path: Path) -> None:
+    config = dict(tiny_models.CONFIGS["llama"])
+    path = tiny_models.write_directory(tmp_path, config, tiny_models.random_tensors(config))
+    with pytest.raises(ConfigError, match="draft heads"):
+        LLM(str(path), speculation="draft_heads", kv_memory=64 << 20)

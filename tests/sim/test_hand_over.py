@@ -51,7 +51,7 @@ def engine_of(
     settings |= core_settings(config)
     worker = FakeWorker()
     observer = None if record is None else Recorder.open(record, settings)
-    relay = Giver(port, worker, clock) if role == "prompt" else Taker(port, worker, observer, clock)
+    relay = Giver(port, worker, clock=clock) if role == "prompt" else Taker(port, worker, observer, clock)
     return Engine(
         Scheduler(**settings),
         worker,

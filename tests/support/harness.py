@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,13 +72,13 @@ def make_engine(
     backend: str = "cpu",
     graphs: str = "full",
     kv_dtype: str = "float32",
-    drafter: Drafter | None = None,
+    drafter: Drafter | Callable[[Runner], Drafter] | None = None,
     max_drafts: int = 5,
     observer: StepObserver | None = None,
     grammars: GrammarPool | None = None,
     **limits: Any,
 ) -> Engine:
-    """A fresh engine with a KV pool full of NaN: nothing unwritten may be read."""
+    """A fresh engine with a KV pool full of NaN: nothing unwritten may be read. ``drafter`` may be what makes one."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     groups = [(int(g.kind), g.window) for g in model.kv_layout.groups]
     core = Scheduler(num_blocks=num_blocks, block_size=block_size, groups=groups, **limits)
@@ -87,9 +87,10 @@ def make_engine(
     sizes = (7, limits.get("token_budget", 512))
     most = limits.get("max_seqs", 64) * (1 if drafter is None else 1 + max_drafts)
     captured = Graphs(model, ops, kv, settle_policy(graphs, backend), sizes, most)
-    speculator = None if drafter is None else Speculator(drafter, max_drafts, block_size, model.vocab_size)
-    guard = LaunchGuard(on=True)
-    worker = Worker(Runner(model, ops, kv, captured), block_size, guard=guard, speculator=speculator)
+    runner, guard = Runner(model, ops, kv, captured), LaunchGuard(on=True)
+    made = drafter(runner) if callable(drafter) else drafter
+    speculator = None if made is None else Speculator(made, max_drafts, block_size, model.vocab_size)
+    worker = Worker(runner, block_size, guard=guard, speculator=speculator)
     drafting = None if drafter is None else Drafting(max_drafts)
     return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting, observer=observer, grammars=grammars)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from headrace.config import EngineConfig, SpeculationConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVKind, Layout
-from headrace.models.context import EarlyExit
+from headrace.models.context import EarlyExit, HasDraftHeads, Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.speculation.drafter import Drafter
 from headrace.speculation.ngram import NgramDrafter
 from headrace.speculation.suffix import SuffixDrafter
+from headrace.worker.head_drafter import HeadDrafter
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import free_memory_bytes
 from headrace.worker.model_drafter import ModelDrafter
@@ -23,11 +24,29 @@ def open_drafter(config: EngineConfig, runner: Runner) -> Drafter:
     wanted = config.speculation
     if wanted.speculation == "draft_model":
         return _draft_model(config, runner)
+    if wanted.speculation == "draft_heads":
+        return _heads(wanted, runner)
     if wanted.speculation == "self":
         return _first_layers(wanted, runner, config.cache.block_size)
     if wanted.speculation == "suffix":
         return SuffixDrafter(wanted.min_match, wanted.suffix_memory)
     return NgramDrafter(wanted.min_match, wanted.max_match)
+
+
+def keep_draft_records(config: EngineConfig, model: Model) -> None:
+    """Before the pool is made: a model that will draft by its own heads keeps what they read. Raises ConfigError for a
+    model without such heads."""
+    if config.speculation.speculation != "draft_heads":
+        return
+    if not isinstance(model, HasDraftHeads):
+        raise ConfigError("speculation", "draft_heads needs a model with draft heads of its own; this one has none")
+    model.keep_draft_records()
+
+
+def _heads(wanted: SpeculationConfig, runner: Runner) -> Drafter:
+    assert isinstance(runner.model, HasDraftHeads), "checked where its records were asked for"
+    rejection = wanted.acceptance == "rejection"
+    return HeadDrafter(runner.model.draft_heads(), runner.ops, runner.kv, rejection=rejection)
 
 
 def _first_layers(wanted: SpeculationConfig, runner: Runner, block_size: int) -> Drafter:

@@ -40,6 +40,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
+from .drafters import keep_draft_records
 from .kv_launch import open_connector, store_place
 from .speculation import most_logits, open_speculation
 from .text.engram_map import engram_map
@@ -110,6 +111,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
         checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
     )
     _check_vocabulary(model, tokenizer, source)
+    keep_draft_records(config, model)
     return Parts(source, tokenizer, ops, model, placement, num_threads)
 
 

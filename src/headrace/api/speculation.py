@@ -16,7 +16,8 @@ from headrace.contract.layout import Layout, RecordLayout
 from headrace.engine.drafting import CostWatch, Drafting
 from headrace.speculation.guard import Guard
 from headrace.worker.cost_curve import Curve, CurveKey, load, measure, save
-from headrace.worker.profile import profiled_sizes, run_rows
+from headrace.worker.head_drafter import HeadDrafter
+from headrace.worker.profile import measured_runner, profiled_sizes, run_rows
 from headrace.worker.runner import Runner
 from headrace.worker.speculator import Speculator
 
@@ -50,20 +51,18 @@ def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threa
     limit = draft_limit(runner.model.kv_layout)
     if limit is not None and wanted.max_drafts > limit:
         raise ConfigError("max_drafts", f"this model can take back {limit} drafts at most")
-    speculator = Speculator(
-        open_drafter(config, runner), wanted.max_drafts, config.cache.block_size, runner.model.vocab_size
-    )
-    # Measuring writes the same rows again and again, which a model that takes back only so many cannot do: there every
-    # draft is verified.
-    if not wanted.speculation_guard or limit is not None:
-        return Speculation(speculator, Drafting(wanted.max_drafts))
+    drafter = open_drafter(config, runner)
+    most = min(wanted.max_drafts, drafter.block) if isinstance(drafter, HeadDrafter) else wanted.max_drafts
+    speculator = Speculator(drafter, most, config.cache.block_size, runner.model.vocab_size)
+    if not wanted.speculation_guard:
+        return Speculation(speculator, Drafting(most))
     curve = cost_curve(config, runner, CurveKey(model, machine_name(num_threads), _mode(config)))
 
     def publish(cost: StepCost) -> None:
         speculator.cost = cost
 
     costs = CostWatch(curve.sizes, curve.times_ms, publish)
-    return Speculation(speculator, Drafting(wanted.max_drafts, costs, Guard()))
+    return Speculation(speculator, Drafting(most, costs, Guard()))
 
 
 def draft_limit(layout: Layout) -> int | None:
@@ -89,7 +88,8 @@ def cost_curve(config: EngineConfig, runner: Runner, key: CurveKey) -> Curve:
     lifetime_s = config.speculation.cost_lifetime_s
     curve = load(folder, key, sizes, lifetime_s=lifetime_s, now=time.time())
     if curve is None:
-        run = partial(run_rows, runner, block_size=config.cache.block_size)
+        measured = measured_runner(runner, config.cache.block_size)
+        run = partial(run_rows, measured, block_size=config.cache.block_size)
         curve = measure(key, sizes, run, repeats=3)
         save(folder, curve)
         if runner.graphs is not None:

@@ -58,7 +58,9 @@ class EngineFlags:
     ] = False
     speculation: Annotated[
         str | None,
-        typer.Option(help="Guess tokens and verify them together: none, ngram, suffix, draft_model or self."),
+        typer.Option(
+            help="Guess tokens and verify them together: none, ngram, suffix, draft_model, draft_heads or self."
+        ),
     ] = None
     draft_model: Annotated[
         str | None, typer.Option(help="The smaller model that guesses, for --speculation draft_model.")

@@ -82,3 +82,46 @@ class EarlyExit(Protocol):
     def first_layers(self, count: int) -> Model:
         """The model of layers 0 .. count - 1; shares parameters, and their KV is the whole model's."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBlocks:
+    """Drafts in the making: hidden (S, B, D) and base logits (S, B, V) of every place of every sequence's block."""
+
+    hidden: Tensor
+    base: Tensor
+
+
+class DraftHeads(Protocol):
+    """Heads that draft a block at once from what the model's forwards left in the pool.
+
+    Rows of what was rejected are written again before they are read: a draft follows from the tokens that stand.
+    """
+
+    @property
+    def block(self) -> int:
+        """Places of a block."""
+        ...
+
+    def open(
+        self, kv: Sequence[LayerKV], groups: Sequence[GroupIndex], tokens: Sequence[int], positions: Sequence[int]
+    ) -> OpenBlocks:
+        """``tokens`` (S,) are the sequences' last ones, whose own forward is still to come, at ``positions`` (S,)."""
+        ...
+
+    def row(self, opened: OpenBlocks, place: int, before: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits (S, V) and confidence logits (S,) of one place, given the tokens ``before`` (S,) int32 it."""
+        ...
+
+
+@runtime_checkable
+class HasDraftHeads(Protocol):
+    """A model with draft heads of its own."""
+
+    def keep_draft_records(self) -> None:
+        """From now on forwards leave what the heads read; ``kv_layout`` grows. Before the pool is made."""
+        ...
+
+    def draft_heads(self) -> DraftHeads:
+        """The heads, of a model that keeps draft records."""
+        ...

@@ -44,6 +44,36 @@ class Growing:
     def done(self) -> bool:
         return len(self.ids) >= self.most
 
+    def grow(self, token: int, fact: tuple[float, float, float], probs: Tensor | None) -> None:
+        self.tokens.append(token)
+        self.ids.append(token)
+        self.facts.append(fact)
+        if probs is not None:
+            self.probs.append(probs)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One row each: id (-1: nothing finite), facts, and the distribution where rejection sampling will judge it."""
+
+    ids: list[int]
+    facts: list[tuple[float, float, float]]
+    probs: list[Tensor | None]
+
+
+def draw_one(ops: Ops, live: Sequence[Growing], logits: Tensor, *, rejection: bool) -> Drawn:
+    """From ``logits`` (S, V), as each sequence draws its next token."""
+    wishes = [one.item.sampling or SamplingParams(temperature=0.0) for one in live]
+    params = sample_params(wishes, [len(one.tokens) for one in live], DRAW if rejection else 0)
+    ids = ops.sample(logits, params).tolist()
+
+    def probs(i: int) -> Tensor | None:
+        if not rejection or wishes[i].temperature <= 0 or ids[i] < 0:
+            return None
+        return distribution(logits[i : i + 1], one_row(params, i))[0]
+
+    return Drawn(ids, _facts(logits), [probs(i) for i in range(len(live))])
+
 
 class ModelDrafter:
     """``group``: the target's KV group whose tables and slots serve all of the model's layers; None: each layer's own,
@@ -88,7 +118,7 @@ class ModelDrafter:
             self._grow(live)
         for one in growing:  # what was drafted may be rejected: only the sequence's own tokens are kept as valid
             self._valid[one.item.seq_id] = min(self._valid[one.item.seq_id], len(one.item.tokens))
-        return [_draft(one) for one in growing]
+        return [draft_of(one) for one in growing]
 
     def _catch_up(self, one: Growing) -> None:
         """Keys and values of all tokens but the last, which is the first step's input."""
@@ -104,20 +134,13 @@ class ModelDrafter:
         """One more id for each, and what is known of it."""
         ends = [len(one.tokens) for one in live]
         hidden = self._forward(live, [end - 1 for end in ends], ends)
-        logits = self._model.logits(hidden)
-        wishes = [one.item.sampling or SamplingParams(temperature=0.0) for one in live]
-        params = sample_params(wishes, ends, DRAW if self._rejection else 0)
-        ids = self._ops.sample(logits, params).tolist()
-        for i, (one, token, fact) in enumerate(zip(live, ids, _facts(logits))):
+        drawn = draw_one(self._ops, live, self._model.logits(hidden), rejection=self._rejection)
+        for one, token, fact, probs in zip(live, drawn.ids, drawn.facts, drawn.probs):
             if token < 0:  # nothing finite to draw from
                 one.most = len(one.ids)
                 continue
-            if self._rejection and wishes[i].temperature > 0:
-                one.probs.append(distribution(logits[i : i + 1], one_row(params, i))[0])
             self._valid[one.item.seq_id] = len(one.tokens)
-            one.tokens.append(token)
-            one.ids.append(token)
-            one.facts.append(fact)
+            one.grow(token, fact, probs)
 
     def _forward(self, live: Sequence[Growing], starts: Sequence[int], ends: Sequence[int]) -> Tensor:
         """Hidden states of ``tokens[start:end]`` of each, flat."""
@@ -136,7 +159,7 @@ class ModelDrafter:
         return self._model.forward(context)
 
     def _groups(self, live: Sequence[Growing], lengths: Sequence[int], positions: IntArray) -> list[GroupIndex]:
-        tables = np.stack([_blocks(one.item) for one in live], axis=1)  # (G, S, max_blocks)
+        tables = np.stack([tables_of(one.item) for one in live], axis=1)  # (G, S, max_blocks)
         if self._group is not None:
             tables = tables[self._group : self._group + 1]
         rows = np.repeat(np.arange(len(live)), lengths)
@@ -156,12 +179,12 @@ def _facts(logits: Tensor) -> list[tuple[float, float, float]]:
     return [(0.0, float(h), float(p)) for h, p in zip(entropy, probs.amax(-1))]
 
 
-def _blocks(item: Wanted) -> IntArray:
+def tables_of(item: Wanted) -> IntArray:
     assert item.blocks is not None, "a drafter that is not eager is told the block tables"
     return item.blocks
 
 
-def _draft(one: Growing) -> Draft:
+def draft_of(one: Growing) -> Draft:
     if not one.ids:
         return EMPTY
     facts = np.nan_to_num(np.array(one.facts, dtype=np.float64))

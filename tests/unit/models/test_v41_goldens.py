@@ -22,7 +22,8 @@ from v41_data import PROMPTS, VARIANTS, Goldens, folder, goldens, median_row, mo
 from headrace.api.text.engram_map import engram_map
 from headrace.api.text.tokenizer import load_tokenizer
 from headrace.models.deepseek_v41.attention import query_latent
-from headrace.models.deepseek_v41.drafting import DraftBlock, context_records, draft_block
+from headrace.models.deepseek_v41.draft_context import context_records
+from headrace.models.deepseek_v41.drafting import DraftBlock, draft_block
 from headrace.models.deepseek_v41.engram import add_engram
 from headrace.models.deepseek_v41.engram_hash import table_rows
 from headrace.models.deepseek_v41.experts import choose_experts
@@ -312,7 +313,7 @@ def test_logits_of_a_prompt_with_a_picture(variant: str) -> None:
 
 def draft(of: V41Model, g: Goldens, prompt: str, features: Tensor) -> DraftBlock:
     n, window = len(g.ids(prompt)), of.config.window
-    records = context_records(of, features[-window:], torch.arange(n)[-window:])
+    records = context_records(of, of.params.draft, features[-window:], torch.arange(n)[-window:])
     first = int(g[f"{prompt}.greedy_ids"][0])
     return draft_block(of, records, first, n, lambda row: int(row.argmax()))
 

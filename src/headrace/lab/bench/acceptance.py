@@ -15,7 +15,7 @@ from .engine_runs import without_store
 from .report import Report
 from .stats import spread
 
-MODEL_DRAFTERS = ("draft_model", "self")
+MODEL_DRAFTERS = ("draft_model", "draft_heads", "self")
 STREAMS = 4
 
 

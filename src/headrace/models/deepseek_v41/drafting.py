@@ -1,4 +1,4 @@
-"""DFlash: a block of tokens drafted in one parallel pass, from features of the backbone's last layers.
+"""DFlash: blocks of tokens drafted in one parallel pass, from features of the backbone's last layers.
 
 Draft layers attend to what the features of past positions left in their windows, and to the whole block, both ways.
 A rank-limited head then lets each drafted token lean on the one before it, and another says how far to trust it.
@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .arithmetic import Arithmetic
+from headrace.models.context import GroupIndex, LayerKV, OpenBlocks
+
 from .attention import attend, heads_of, project_out, query_latent, window_record
-from .config import V41Config
-from .forward import V41Model
 from .layer import run_block
 from .params import LayerParams
 from .quantise import unpack_mxfp8
+from .records import Pages, Records, draft_layers
 from .step import Program
 
-
-@dataclass(slots=True)
-class DraftProgram:
-    """A ``Program`` for rows that belong to no step."""
-
-    config: V41Config
-    arithmetic: Arithmetic
+if TYPE_CHECKING:
+    from .forward import V41Model
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +36,6 @@ class DraftBlock:
     confidence: Tensor
 
 
-def context_records(model: V41Model, features: Tensor, positions: Tensor) -> list[Tensor]:
-    """Window records (T, bytes) of each draft layer, from features (T, taps * hidden) at ``positions`` (T,)."""
-    program, draft = _program(model), model.params.draft
-    hidden = program.arithmetic.coded_linear(features, draft.main_project)
-    hidden = program.arithmetic.norm(hidden, draft.main_norm, model.config.norm_eps)
-    return [window_record(program, layer, hidden, positions) for layer in draft.layers]
-
-
 def draft_block(
     model: V41Model, context: Sequence[Tensor], token: int, position: int, choose: Callable[[Tensor], int]
 ) -> DraftBlock:
@@ -56,46 +44,88 @@ def draft_block(
     ``context``: per draft layer the records of the last positions before it, at most the window's.
     ``choose`` draws an id from one row of logits (V,).
     """
+    opened = open_blocks(model, [context], [token], [position])
+    ids, logits, confidence = [token], [], []
+    for place in range(model.config.draft.block):
+        rows, trust = block_row(model, opened, place, torch.tensor([ids[-1]], dtype=torch.int32))
+        logits.append(rows[0])
+        confidence.append(trust[0])
+        ids.append(choose(rows[0]))
+    return DraftBlock(torch.tensor(ids[1:], dtype=torch.int32), torch.stack(logits), torch.stack(confidence))
+
+
+def open_blocks(
+    model: V41Model, contexts: Sequence[Sequence[Tensor]], tokens: Sequence[int], positions: Sequence[int]
+) -> OpenBlocks:
+    """The parallel part for S sequences, each with its ``context``, last token and that token's position."""
     draft = model.config.draft
-    ids = torch.tensor([token, *[draft.noise_id] * (draft.block - 1)], dtype=torch.int32)
-    positions = torch.arange(position, position + draft.block)
-    trunk, pre = model.spread(model.embed(ids))
-    program = _program(model)
-    no_images = torch.zeros(draft.block, dtype=torch.bool)
-    for layer, records in zip(model.params.draft.layers, context):
-        attend_block = _attention(program, layer, unpack_mxfp8(records), positions)
-        trunk, pre = run_block(program, layer, draft.moe, trunk, pre, no_images, attend_block)
-    return _heads(model, model.collapse(trunk, pre), token, choose)
+    ids = torch.full((len(tokens), draft.block), draft.noise_id, dtype=torch.int32)
+    ids[:, 0] = torch.tensor(tokens, dtype=torch.int32)
+    places = (torch.tensor(positions).unsqueeze(1) + torch.arange(draft.block)).flatten()
+    trunk, pre = model.spread(model.embed(ids.flatten()))
+    no_images = torch.zeros(len(places), dtype=torch.bool)
+    for number, layer in enumerate(model.params.draft.layers):
+        keys = [unpack_mxfp8(context[number]) for context in contexts]
+        trunk, pre = run_block(model, layer, draft.moe, trunk, pre, no_images, _attention(model, layer, keys, places))
+    hidden = model.collapse(trunk, pre)
+    normed = model.arithmetic.norm(hidden, model.params.draft.norm, model.config.norm_eps)
+    base = model.arithmetic.exact_linear(normed, model.params.head)
+    shape = (len(tokens), draft.block)
+    return OpenBlocks(hidden.unflatten(0, shape), base.unflatten(0, shape))
 
 
-def _program(model: V41Model) -> Program:
-    return DraftProgram(model.config, model.arithmetic)
+def _attention(
+    program: Program, layer: LayerParams, contexts: Sequence[Tensor], positions: Tensor
+) -> Callable[[Tensor], Tensor]:
+    block = program.config.draft.block
 
-
-def _attention(program: Program, layer: LayerParams, context: Tensor, positions: Tensor) -> Callable[[Tensor], Tensor]:
     def run(hidden: Tensor) -> Tensor:
         query = heads_of(program, layer, query_latent(program, layer.attention, hidden), positions)
         own = unpack_mxfp8(window_record(program, layer, hidden, positions))
-        keys = torch.cat((context, own))
-        everything = torch.ones(len(hidden), len(keys), dtype=torch.bool)
-        seen = attend(program.arithmetic.ops, query, keys, everything, layer.attention.sink)
-        return project_out(program, layer, seen, positions)
+        seen = []
+        for number, context in enumerate(contexts):
+            rows = slice(number * block, (number + 1) * block)
+            keys = torch.cat((context, own[rows]))
+            everything = torch.ones(block, len(keys), dtype=torch.bool)
+            seen.append(attend(program.arithmetic.ops, query[rows], keys, everything, layer.attention.sink))
+        return project_out(program, layer, torch.cat(seen), positions)
 
     return run
 
 
-def _heads(model: V41Model, hidden: Tensor, token: int, choose: Callable[[Tensor], int]) -> DraftBlock:
-    """One token after another: the Markov head adds what the token before it suggests."""
+def block_row(model: V41Model, opened: OpenBlocks, place: int, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (S, V) and confidence logits (S,) of one place, given the tokens ``before`` (S,) it."""
     params, arithmetic = model.params.draft, model.arithmetic
-    normed = arithmetic.norm(hidden, params.norm, model.config.norm_eps)
-    base = arithmetic.exact_linear(normed, model.params.head)
-    ids, logits, confidence = [], [], []
-    for row in range(len(hidden)):
-        before = arithmetic.ops.embedding(torch.tensor([token], dtype=torch.int32), params.markov_embed)
-        logits.append(base[row] + arithmetic.exact_linear(before, params.markov_head)[0])
-        # The state as it leaves the streams, not normed: this is what the head was trained on.
-        trust = arithmetic.exact_linear(torch.cat((hidden[row], before[0])).unsqueeze(0), params.confidence)
-        confidence.append(trust[0, 0])
-        token = choose(logits[-1])
-        ids.append(token)
-    return DraftBlock(torch.tensor(ids, dtype=torch.int32), torch.stack(logits), torch.stack(confidence))
+    lean = arithmetic.ops.embedding(before, params.markov_embed)
+    logits = opened.base[:, place] + arithmetic.exact_linear(lean, params.markov_head)
+    # The state as it leaves the streams, not normed: this is what the head was trained on.
+    trust = arithmetic.exact_linear(torch.cat((opened.hidden[:, place], lean), dim=1), params.confidence)
+    return logits, trust[:, 0]
+
+
+class V41DraftHeads:
+    """A model's draft heads over the pool that its forwards write (``models.context.DraftHeads``)."""
+
+    def __init__(self, model: V41Model) -> None:
+        """Raises AssertionError where the model keeps no draft records: the pool has no room for them."""
+        assert model.drafts
+        self.model = model
+
+    @property
+    def block(self) -> int:
+        return self.model.config.draft.block
+
+    def open(
+        self, kv: Sequence[LayerKV], groups: Sequence[GroupIndex], tokens: Sequence[int], positions: Sequence[int]
+    ) -> OpenBlocks:
+        blocks, config = kv[0].k, self.model.config
+        pages, records = Pages(blocks, groups), Records(config, blocks.shape[2], drafts=True)
+        contexts = []
+        for number, position in enumerate(positions):
+            past = torch.arange(max(0, position - config.window), position)
+            slices = torch.full_like(past, number)
+            contexts.append([pages.read(records.window[n], slices, past) for n in draft_layers(config)])
+        return open_blocks(self.model, contexts, tokens, positions)
+
+    def row(self, opened: OpenBlocks, place: int, before: Tensor) -> tuple[Tensor, Tensor]:
+        return block_row(self.model, opened, place, before)

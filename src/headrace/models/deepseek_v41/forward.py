@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace.contract.errors import ConfigError
 from headrace.contract.layout import RecordLayout
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
@@ -12,11 +13,15 @@ from headrace.models.context import ForwardContext
 from .arithmetic import Arithmetic
 from .compression import compress
 from .config import V41Config
+from .draft_context import context_records
+from .drafting import V41DraftHeads
 from .layer import run_layer
 from .mixing import collapse, first_pre
 from .params import LayerParams, V41Params
+from .records import draft_layers
+from .records import kv_layout as layout_of
 from .step import Step, begin_step
-from .truncation import COMPACT, Truncation, check_truncation
+from .truncation import COMPACT, OFF, Truncation, check_truncation
 
 
 class V41Model:
@@ -31,6 +36,18 @@ class V41Model:
         self.max_positions = config.max_positions
         self.kv_layout = layout
         self.truncation = Truncation()
+        self.drafts = False
+
+    def keep_draft_records(self) -> None:
+        """From now on every forward leaves what draft layers see of its tokens, in a KV group of their own. Before the
+        pool is made. Errors: ConfigError where prompts are truncated: rows would be missing."""
+        if self.truncation.mode != OFF:
+            raise ConfigError("speculation", "draft_heads needs every row of the decoder half: no truncation")
+        self.drafts, self.kv_layout = True, layout_of(self.config, drafts=True)
+
+    def draft_heads(self) -> V41DraftHeads:
+        """Heads over the pool that this model's forwards write."""
+        return V41DraftHeads(self)
 
     def truncate(self, truncation: Truncation) -> None:
         """Settles what later prompts skip. Errors: ConfigError as ``check_truncation``."""
@@ -42,7 +59,8 @@ class V41Model:
         return self.run(self.begin(ctx), self.embed(ctx.input_ids))
 
     def begin(self, ctx: ForwardContext) -> Step:
-        return begin_step(ctx, self.config, self.params.token_map, self.mode, self.truncation)
+        config, token_map = self.config, self.params.token_map
+        return begin_step(ctx, config, token_map, self.mode, self.truncation, drafts=self.drafts)
 
     def run(self, step: Step, rows: Tensor) -> Tensor:
         """All layers for a step that was begun, from embedded ``rows`` (T, hidden)."""
@@ -54,8 +72,18 @@ class V41Model:
                 step = self._narrowed(step, layer, params, trunk, pre, kept)
                 trunk, pre = trunk[kept], pre[kept]
             trunk, pre = run_layer(step, layer, params, trunk, pre)
+        if self.drafts:
+            self._keep_features(step)
         # Rows that were dropped have no hidden state: whoever asks for one is to see that.
         return torch.full_like(rows, torch.nan).index_copy(0, kept, self.collapse(trunk, pre))
+
+    def _keep_features(self, step: Step) -> None:
+        """What the taps saw, as records of the draft layers' windows. Rows of rejected tokens are written again."""
+        assert step.features is not None
+        features = torch.cat([step.features[layer] for layer in self.config.draft.taps], dim=1)
+        kept = context_records(step, self.params.draft, features, step.positions)
+        for layer, records in zip(draft_layers(self.config), kept):
+            step.pages.write(step.records.window[layer], step.slice_of, step.positions, records)
 
     def _narrowed(self, step: Step, layer: int, params: LayerParams, trunk: Tensor, pre: Tensor, kept: Tensor) -> Step:
         """Compresses all rows as the layer's own attention would, then keeps some: later layers need no others."""

@@ -5,7 +5,8 @@
   block id costs the same in every group;
 * *look-back* groups (a short sliding window): compressed token ids for Engram, and the open pairs of one ratio-2
   compressor each. A block holds the newest few pairs: a half is needed until its partner comes, one token
-  later, and the partner may come again after drafts were rejected.
+  later, and the partner may come again after drafts were rejected;
+* where the model's own heads draft, one more window group: what draft layers see of past tokens.
 
 With everything in blocks, prefix cache, preemption and forks need nothing of their own. Byte formats: ``quantise``.
 """
@@ -89,7 +90,13 @@ def look_back_groups(config: V41Config) -> list[tuple[int, ...]]:
     return [(layer,) for layer in open_layers(config)] or [()]
 
 
-def kv_layout(config: V41Config) -> RecordLayout:
+def draft_layers(config: V41Config) -> tuple[int, ...]:
+    """Draft layers as records know them: they follow the backbone's."""
+    return tuple(range(config.num_layers, config.num_layers + config.draft.num_layers))
+
+
+def kv_layout(config: V41Config, *, drafts: bool = False) -> RecordLayout:
+    """``drafts``: with the group of the draft layers, behind all others."""
     ratios = config.topology.ratios
     windows, backs = window_groups(config), look_back_groups(config)
     sources = tuple(n for n in range(config.num_layers) if ratios[n] and compressed_bytes(config, n))
@@ -101,13 +108,18 @@ def kv_layout(config: V41Config) -> RecordLayout:
     token_bytes = (-(-per_pair // 2), *window_bytes, *(0 if number else ID_BYTES for number in range(len(backs))))
     open_bytes = [len(layers) * OPEN_ROWS * open_width(config) for layers in backs]
     fixed_bytes = (*[0] * (1 + len(windows)), *open_bytes)
+    if drafts:
+        # A block drafted behind position p sees [p - window, p): one more than a token that sees itself.
+        groups.append(KVGroup(KVKind.SLIDING, config.window + 1, draft_layers(config)))
+        token_bytes = (*token_bytes, config.draft.num_layers * mxfp8_bytes(config.head_dim))
+        fixed_bytes = (*fixed_bytes, 0)
     return RecordLayout(tuple(groups), token_bytes, fixed_bytes, BLOCK_MULTIPLE, MOST_DRAFTS)
 
 
 class Records:
     """The sections of one block size, by layer."""
 
-    def __init__(self, config: V41Config, block_size: int) -> None:
+    def __init__(self, config: V41Config, block_size: int, *, drafts: bool = False) -> None:
         self.kv: dict[int, Section] = {}
         self.index_codes: dict[int, Section] = {}
         self.index_scales: dict[int, Section] = {}
@@ -115,17 +127,22 @@ class Records:
         self.open: dict[int, Section] = {}
         self.block_size = block_size
         self._place_compressed(config)
-        windows = window_groups(config)
+        windows, backs = window_groups(config), len(look_back_groups(config))
         for group, layers in enumerate(windows, start=1):
-            width = mxfp8_bytes(config.head_dim)
-            for place, layer in enumerate(layers):
-                self.window[layer] = Section(group, place * width * block_size, block_size, width)
+            self._place_windows(config, group, layers)
         first_back = 1 + len(windows)
+        if drafts:
+            self._place_windows(config, first_back + backs, draft_layers(config))
         self.ids = Section(first_back, 0, block_size, ID_BYTES)
         self.open_rows = min(OPEN_ROWS, block_size // 2)
         for number, layer in enumerate(open_layers(config)):
             offset = 0 if number else ID_BYTES * block_size
             self.open[layer] = Section(first_back + number, offset, self.open_rows, open_width(config))
+
+    def _place_windows(self, config: V41Config, group: int, layers: Sequence[int]) -> None:
+        width = mxfp8_bytes(config.head_dim)
+        for place, layer in enumerate(layers):
+            self.window[layer] = Section(group, place * width * self.block_size, self.block_size, width)
 
     def _place_compressed(self, config: V41Config) -> None:
         topology, offset = config.topology, 0

@@ -105,10 +105,19 @@ class Step:
         )
 
 
-def begin_step(ctx: ForwardContext, config: V41Config, token_map: Tensor, mode: str, truncation: Truncation) -> Step:
-    """Reads the packed step, stores its compressed token ids and forms its n-grams."""
+def begin_step(
+    ctx: ForwardContext,
+    config: V41Config,
+    token_map: Tensor,
+    mode: str,
+    truncation: Truncation,
+    *,
+    drafts: bool = False,
+) -> Step:
+    """Reads the packed step, stores its compressed token ids and forms its n-grams. ``drafts``: features are kept for
+    the draft layers, whose records the pool has."""
     blocks = ctx.layers[0].k
-    pages, records = Pages(blocks, ctx.groups), Records(config, blocks.shape[2])
+    pages, records = Pages(blocks, ctx.groups), Records(config, blocks.shape[2], drafts=drafts)
     slices = _slices(ctx)
     counts = torch.tensor([s.end - s.start for s in slices])
     image_rows = ctx.input_ids == config.image_id
@@ -122,6 +131,7 @@ def begin_step(ctx: ForwardContext, config: V41Config, token_map: Tensor, mode: 
         ctx.positions.long(),
         image_rows,
         torch.empty(len(ctx.positions), 0, dtype=torch.int32),
+        features={} if drafts else None,
         truncation=truncation,
         known=tuple((ctx.seq_lens if ctx.known_lens is None else ctx.known_lens).tolist()),
     )
