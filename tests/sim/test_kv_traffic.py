@@ -222,7 +222,8 @@ def test_a_pool_too_small_for_the_load_computes(model: Model, folder: Path, trut
 
 def test_preemption_while_saving_keeps_the_bits(model: Model, tmp_path: Path) -> None:
     prompts = [random.Random(i).choices(range(60), k=150) for i in range(4)]
-    engine, connector = engine_with_store(model, tmp_path, num_blocks=28, full_sequence_must_fit=False)
+    engine, connector = engine_with_store(model, tmp_path, num_blocks=22, full_sequence_must_fit=False)
+    assert connector.wait_opened(60) is not None
     first = serve(engine, *(request(p, max_tokens=60) for p in prompts))
     assert engine.core.num_preemptions > 0
     engine.close()
