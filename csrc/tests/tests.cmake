@@ -2,6 +2,7 @@
 file(GLOB HEADRACE_TESTS_CORE CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/csrc/tests/core_*.cc)
 file(GLOB HEADRACE_TESTS_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/csrc/tests/kernels_*.cc)
 add_library(headrace_test_main OBJECT ${CMAKE_SOURCE_DIR}/csrc/tests/main.cc)
+target_include_directories(headrace_test_main PRIVATE ${CMAKE_SOURCE_DIR}/csrc)
 function(headrace_test source library)
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source} $<TARGET_OBJECTS:headrace_test_main>)
