@@ -1,9 +1,11 @@
 # One executable per test file: core_*.cc links the core, kernels_*.cc the kernels.
 file(GLOB HEADRACE_TESTS_CORE CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/csrc/tests/core_*.cc)
 file(GLOB HEADRACE_TESTS_KERNELS CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/csrc/tests/kernels_*.cc)
+add_library(headrace_test_main OBJECT ${CMAKE_SOURCE_DIR}/csrc/tests/main.cc)
+target_include_directories(headrace_test_main PRIVATE ${CMAKE_SOURCE_DIR}/csrc)
 function(headrace_test source library)
   get_filename_component(name ${source} NAME_WE)
-  add_executable(${name} ${source} ${CMAKE_SOURCE_DIR}/csrc/tests/main.cc)
+  add_executable(${name} ${source} $<TARGET_OBJECTS:headrace_test_main>)
   target_link_libraries(${name} PRIVATE ${library})
   add_test(NAME ${name} COMMAND ${name})
 endfunction()

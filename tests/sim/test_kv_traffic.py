@@ -253,7 +253,7 @@ def test_two_engines_share_a_store_through_a_server(model: Model, tmp_path: Path
     thread.start()
     outcomes = []
     for _ in range(2):
-        engine, connector = engine_with_store(model, tmp_path, store=lambda: RemoteStore(server.address))
+        engine, connector = engine_with_store(model, tmp_path, store=lambda: RemoteStore(server.address, timeout_s=60))
         outcomes += serve(engine, request(PROMPT))
         assert serve(engine, request(PROMPT))[0].bits == truth.bits
         engine.close()

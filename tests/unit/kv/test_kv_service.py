@@ -52,7 +52,7 @@ def serving(folder: Path, capacity: int = 64 << 20, **settings: Any) -> Iterator
         yield server
     finally:
         server.stop()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -69,7 +69,7 @@ def server(tmp_path: Path, clock: Clock) -> Iterator[StoreServer]:
 
 @pytest.fixture
 def client(server: StoreServer) -> Iterator[RemoteStore]:
-    store = RemoteStore(server.address)
+    store = RemoteStore(server.address, timeout_s=60)
     yield store
     store.close()
 
@@ -137,8 +137,8 @@ def test_server_and_engine_agree_on_what_is_usable(held: tuple[bool, ...]) -> No
 
 
 def test_a_lease_keeps_its_values_from_being_evicted(tmp_path: Path) -> None:
-    with serving(tmp_path, capacity=400_000) as server:
-        store = RemoteStore(server.address)
+    with serving(tmp_path, capacity=400_000, clock=Clock()) as server:
+        store = RemoteStore(server.address, timeout_s=60)
         for number in range(3):
             put(store, number)
         found = match(store, 0, 1, 2)
@@ -174,7 +174,7 @@ def test_leases_are_bounded_in_number_and_bytes() -> None:
 
 def test_a_secret_is_asked_for_and_kept(tmp_path: Path) -> None:
     with serving(tmp_path, secret=b"0123456789abcdef") as server:
-        knows = RemoteStore(server.address, secret=b"0123456789abcdef")
+        knows = RemoteStore(server.address, secret=b"0123456789abcdef", timeout_s=60)
         assert put(knows, 0)
         assert match(knows, 0).grains == 1
         for secret in (None, b"0123456789abcdeX"):
@@ -296,8 +296,8 @@ class RemoteMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.stack = ExitStack()
-        self.server = self.stack.enter_context(serving(Path(self.folder.name)))
-        self.client = RemoteStore(self.server.address)
+        self.server = self.stack.enter_context(serving(Path(self.folder.name), clock=Clock()))
+        self.client = RemoteStore(self.server.address, timeout_s=60)
         self.model: set[int] = set()
         self.leases: dict[int, set[int]] = {}
 

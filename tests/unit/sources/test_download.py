@@ -25,7 +25,7 @@ SUM = Checksum("sha256", sha256(DATA))
 
 def downloader(progress: list[tuple[int, int]] | None = None, **transport: Any) -> Downloader:
     meter = Meter(None if progress is None else lambda done, total: progress.append((done, total)))
-    return Downloader(Transport(**({"timeout_s": 5.0} | transport)), "m", meter, pause=lambda _: None)
+    return Downloader(Transport(**({"timeout_s": 30.0} | transport)), "m", meter, pause=lambda _: None)
 
 
 def test_a_file_arrives_whole_and_reports_progress(site: Site, tmp_path: Path) -> None:
