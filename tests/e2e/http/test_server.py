@@ -222,7 +222,10 @@ def test_several_prompts_are_answered_in_order_with_indices(scripted: Running) -
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"functions": [{"name": "f"}], "tools": [{"type": "function", "function": {"name": "f"}}]}, "functions"),
+        ({"functions": [{"name": 5}]}, "functions[0].name"),
+        ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
