@@ -43,6 +43,9 @@ def test_small_routes(scripted: Running) -> None:
     assert scripted.post("/detokenize", {"tokens": ids["tokens"]}).json() == {"prompt": "Hé"}
     assert scripted.post("/detokenize", {"tokens": [-1]}).status_code == 400
     assert scripted.post("/tokenize", {}).status_code == 400
+    told = scripted.http.get("/tokenizer_info").json()
+    assert (told["eos_token"], told["bos_token"]) == ("<|end|>", None)
+    assert "<|user|>" in told["chat_template"]
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", CHAT, 405)])
