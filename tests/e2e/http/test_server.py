@@ -300,3 +300,10 @@ def test_the_load_is_told_in_numbers(script: Script) -> None:
     asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
     assert asked <= set(load), "the page asks for numbers that nobody tells"
     assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)
+
+
+def test_what_a_refusal_quotes_is_cut(scripted: Running) -> None:
+    long = "x" * 100_000
+    for response in (scripted.complete("x", model=long), scripted.complete("x", **{long: 1})):
+        assert response.status_code in (400, 404)
+        assert len(response.text) < 3000
