@@ -1,6 +1,6 @@
-// OpenAI's JavaScript client against a running server. Not part of CI. In a folder of its own: `npm install openai`, copy
-// this file there, start `headrace serve`, then `node check_clients.mjs http://127.0.0.1:8000`. Prints one line per check;
-// exits with 1 when one failed.
+// OpenAI's JavaScript client against a running server. Not part of CI. In a folder of its own: `npm install openai`,
+// copy this file there, start `headrace serve`, then `node check_clients.mjs http://127.0.0.1:8000`. Prints one line per
+// check; exits with 1 when one failed.
 
 import OpenAI from "openai";
 import assert from "node:assert/strict";
@@ -46,8 +46,9 @@ const checks = {
     assert.equal(typeof JSON.parse(call.function.arguments).city, "string");
   },
   async run_tools() {
-    const runnable = { type: "function", function: { ...tools[0].function, parse: JSON.parse, function: () => "sunny" } };
-    const runner = client.chat.completions.runTools({ model, messages, tools: [runnable], max_tokens: 40 });
+    const weather = { ...tools[0].function, parse: JSON.parse, function: () => "sunny" };
+    const wanted = { model, messages, tools: [{ type: "function", function: weather }], max_tokens: 300, temperature: 0 };
+    const runner = client.chat.completions.runTools(wanted);
     assert.equal(typeof (await runner.finalContent()), "string");
   },
   async json_schema() {
@@ -56,7 +57,8 @@ const checks = {
     if (answer.choices[0].finish_reason === "stop") JSON.parse(answer.choices[0].message.content);
   },
   async completion() {
-    const answer = await client.completions.create({ model, prompt: "One, two,", max_tokens: 4, echo: true, logprobs: 1 });
+    const wanted = { model, prompt: "One, two,", max_tokens: 4, echo: true, logprobs: 1 };
+    const answer = await client.completions.create(wanted);
     assert.ok(answer.choices[0].text.startsWith("One, two,"));
   },
   async responses() {
