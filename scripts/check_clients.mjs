@@ -1,6 +1,6 @@
 // OpenAI's JavaScript client against a running server. Not part of CI. In a folder of its own: `npm install openai`,
-// copy this file there, start `headrace serve`, then `node check_clients.mjs http://127.0.0.1:8000`. Prints one line per
-// check; exits with 1 when one failed.
+// copy this file there, start `headrace serve`, then `node check_clients.mjs http://127.0.0.1:8000`. Prints one line
+// per check; exits with 1 when one failed.
 
 import OpenAI from "openai";
 import assert from "node:assert/strict";
@@ -47,7 +47,8 @@ const checks = {
   },
   async run_tools() {
     const weather = { ...tools[0].function, parse: JSON.parse, function: () => "sunny" };
-    const wanted = { model, messages, tools: [{ type: "function", function: weather }], max_tokens: 300, temperature: 0 };
+    const tool = { type: "function", function: weather };
+    const wanted = { model, messages, tools: [tool], max_tokens: 300, temperature: 0 };
     const runner = client.chat.completions.runTools(wanted);
     assert.equal(typeof (await runner.finalContent()), "string");
   },
