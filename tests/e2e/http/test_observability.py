@@ -143,6 +143,8 @@ def test_profiles_only_where_asked_for(script: Script) -> None:
         assert ";" in stack
         assert int(count) >= 1
         assert server.http.post("/debug/profile?seconds=1000").status_code == 400
+        refused = server.http.post("/debug/profile?seconds=soon")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "seconds")
 
 
 def test_a_cost_is_linear_in_what_was_done() -> None:

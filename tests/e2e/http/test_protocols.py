@@ -104,6 +104,8 @@ def test_a_response_that_was_cut_says_so(scripted: Running) -> None:
     whole = scripted.post(RESPONSES, {"input": items, "max_output_tokens": 3}).json()
     assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert whole["usage"]["output_tokens"] == 3
+    assert "user" not in whole  # a text in OpenAI's specification, never null
+    assert scripted.post(RESPONSES, {"input": "y", "max_output_tokens": 3, "user": "me"}).json()["user"] == "me"
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,9 @@ def test_small_routes(scripted: Running) -> None:
     assert scripted.post("/detokenize", {"tokens": ids["tokens"]}).json() == {"prompt": "Hé"}
     assert scripted.post("/detokenize", {"tokens": [-1]}).status_code == 400
     assert scripted.post("/tokenize", {}).status_code == 400
+    told = scripted.http.get("/tokenizer_info").json()
+    assert (told["eos_token"], told["bos_token"]) == ("<|end|>", None)
+    assert "<|user|>" in told["chat_template"]
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", CHAT, 405)])
@@ -230,7 +233,10 @@ def test_several_prompts_are_answered_in_order_with_indices(scripted: Running) -
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"functions": [{"name": "f"}], "tools": [{"type": "function", "function": {"name": "f"}}]}, "functions"),
+        ({"functions": [{"name": 5}]}, "functions[0].name"),
+        ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
@@ -300,3 +306,10 @@ def test_the_load_is_told_in_numbers(script: Script) -> None:
     asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
     assert asked <= set(load), "the page asks for numbers that nobody tells"
     assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)
+
+
+def test_what_a_refusal_quotes_is_cut(scripted: Running) -> None:
+    long = "x" * 100_000
+    for response in (scripted.complete("x", model=long), scripted.complete("x", **{long: 1})):
+        assert response.status_code in (400, 404)
+        assert len(response.text) < 3000

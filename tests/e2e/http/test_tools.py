@@ -201,3 +201,40 @@ def test_thoughts_are_told_apart(tmp_path: Any, opened: bool) -> None:
         deltas = [c["delta"] for e in server.stream(CHAT, body) for c in e["choices"]]
         assert "".join(d.get("reasoning_content", "") for d in deltas) == "hmm"
         assert "".join(d.get("content", "") for d in deltas) == "yes"
+
+
+def legacy(text: str, **fields: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": text}]
+    return {"messages": said, "functions": [TOOLS[0]["function"]], "max_tokens": 300} | fields
+
+
+@pytest.mark.parametrize("text", ["one-call", "two-calls"])
+def test_functions_are_answered_in_their_own_words(server: Running, text: str) -> None:
+    """OpenAI's form before ``tools``: at most one call, as ``function_call``, whole and streamed."""
+    [choice] = server.post(CHAT, legacy(text)).json()["choices"]
+    assert choice["message"]["function_call"] == {"name": "weather", "arguments": BERN[1]}
+    assert choice["finish_reason"] == "function_call"
+    assert "tool_calls" not in choice["message"]
+    name, arguments = "", ""
+    for chunk in (c for event in server.stream(CHAT, legacy(text)) for c in event["choices"]):
+        assert "tool_calls" not in chunk["delta"]
+        call = chunk["delta"].get("function_call", {})
+        name, arguments = name + call.get("name", ""), arguments + call.get("arguments", "")
+    assert [name, arguments] == BERN
+    [choice] = server.post(CHAT, legacy("one-call", function_call="none")).json()["choices"]
+    assert choice["message"]["content"] == ANSWERS[b"one-call"].decode()
+
+
+def test_past_functions_are_told_as_tools_are(server: Running) -> None:
+    call = {"name": "weather", "arguments": '{"city": "Bern"}'}
+    turns = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": None, "function_call": call},
+        {"role": "function", "name": "weather", "content": "sunny"},
+    ]
+    assert server.post(CHAT, legacy("", messages=turns, max_tokens=1)).status_code == 200
+    tokenizer = server.host.llm.tokenizer
+    assert tokenizer is not None
+    told = tokenizer.decode(server.requests[-1].prompt_token_ids, skip_special=False)
+    assert CALL.decode() in told
+    assert "<tool_response>\nsunny\n</tool_response>" in told

@@ -9,6 +9,7 @@ from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, 
 from ..tenants.tenancy import OverLimit
 
 RETRY_AFTER_S = 1
+MAX_WORDS = 1000  # characters of a message: what a client sent is quoted in it, however long it was
 
 
 class HttpError(HeadraceError):
@@ -24,10 +25,10 @@ class HttpError(HeadraceError):
         code: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(_short(message))
         self.status = status
         self.kind = kind
-        self.field = field
+        self.field = None if field is None else _short(field)
         self.code = code
         self.retry_after_s = retry_after_s
 
@@ -53,6 +54,10 @@ ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+
+
+def _short(words: str) -> str:
+    return words if len(words) <= MAX_WORDS else f"{words[:MAX_WORDS]}..."
 
 
 def too_busy(limit: int) -> HttpError:

@@ -88,6 +88,7 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         num_top=sampling.logprobs,
         wants_usage=body.wants_usage,
         show_ids=bool(body.return_token_ids),
+        legacy=body.speaks_functions,
         plan=plan,
     )
     return Job([prepared], reply, body.streams, plan.marks.ids)

@@ -12,6 +12,7 @@ from headrace.obs.export import CONTENT_TYPE, Exporter
 
 from ..protocol.sse import to_json
 from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
+from ..text.tokenizer import Tokenizer
 from .errors import unavailable
 from .host import EngineHost
 from .jobs import chat_ids, tokenizer_of
@@ -63,6 +64,22 @@ def _add_tokens(router: APIRouter, host: EngineHost) -> None:
         body = await host.intake.read(request, DetokenizeBody)
         host.check_model(body.model)
         return await host.intake.work(request, _detokenized, host, body)
+
+    @router.get("/tokenizer_info")
+    async def tokenizer_info() -> Response:
+        """What a client needs to tokenize here and to render conversations itself, as evaluation harnesses do."""
+        return json_response(_told(tokenizer_of(host, "model")))
+
+
+def _told(tokenizer: Tokenizer) -> dict[str, Any]:
+    bos, eos = tokenizer.bos_id, tokenizer.eos_ids[:1]
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "bos_token": None if bos is None else tokenizer.token_text(bos),
+        "eos_token": tokenizer.token_text(eos[0]) if eos else None,
+        "pad_token": None,
+        "chat_template": tokenizer.chat_template,
+    }
 
 
 def _detokenized(host: EngineHost, body: DetokenizeBody) -> Response:

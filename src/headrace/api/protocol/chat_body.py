@@ -12,7 +12,7 @@ from headrace.contract.request import SamplingParams
 
 from .sampling import SamplingBody
 from .structure import structure
-from .tools import ToolWish, openai_tools
+from .tools import ToolWish, legacy_functions, openai_tools
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -23,13 +23,14 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One message. ``content`` may be missing where ``tool_calls`` speak."""
+    """One message. ``content`` may be missing where ``tool_calls`` speak, or ``function_call``, their older form."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
     reasoning_content: str | None = None
 
 
@@ -45,8 +46,8 @@ class ChatBody(SamplingBody, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    functions: list[dict[str, Any]] | None = None
-    function_call: Any = None
+    functions: list[Any] | None = None
+    function_call: str | dict[str, Any] | None = None
     modalities: list[str] | None = None
     audio: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -82,18 +83,28 @@ class ChatBody(SamplingBody, kw_only=True):
         return extra
 
     def tool_wish(self) -> ToolWish:
+        if self.speaks_functions:
+            return legacy_functions(self.functions or [], self.function_call)
         return openai_tools(self.tools, self.tool_choice, self.parallel_tool_calls)
+
+    @property
+    def speaks_functions(self) -> bool:
+        """The request has ``functions``, which OpenAI had before ``tools``: the answer has ``function_call`` then."""
+        return self.functions is not None or self.function_call is not None
 
     def refuse_unserved(self) -> None:
         """What would change the answer and cannot be honoured is refused, never ignored."""
-        if self.functions or self.function_call is not None:
-            raise InvalidRequest("functions", "is not served: give tools instead")
+        if self.speaks_functions and (self.tools or self.tool_choice is not None):
+            raise InvalidRequest("functions", "is the older form of tools: give one of them")
         if self.audio is not None or any(kind != "text" for kind in self.modalities or ()):
             raise InvalidRequest("modalities", "only text is served")
 
 
+TEMPLATE_ROLES = {"developer": "system", "function": "tool"}  # names that templates do not know
+
+
 def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates expect them: plain text contents, ``developer`` read as ``system``."""
+    """Messages as chat templates expect them: plain text contents, roles by the names they know."""
     if not messages:
         raise InvalidRequest("messages", "must hold at least one message")
     return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
@@ -101,18 +112,22 @@ def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
 
 def _template_message(message: Message, where: str) -> dict[str, Any]:
     content = _plain(message.content, f"{where}.content")
-    if content is None and not (message.role == "assistant" and message.tool_calls):
+    calls = message.tool_calls or _legacy_call(message)
+    if content is None and not (message.role == "assistant" and calls):
         raise InvalidRequest(f"{where}.content", "is required")
-    out: dict[str, Any] = {
-        "role": "system" if message.role == "developer" else message.role,
-        "content": content or "",
-    }
+    out: dict[str, Any] = {"role": TEMPLATE_ROLES.get(message.role, message.role), "content": content or ""}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if (value := getattr(message, name)) is not None:
             out[name] = value
-    if message.tool_calls:
-        out["tool_calls"] = [_template_call(call) for call in message.tool_calls]
+    if calls:
+        out["tool_calls"] = [_template_call(call) for call in calls]
     return out
+
+
+def _legacy_call(message: Message) -> list[dict[str, Any]]:
+    if message.function_call is None:
+        return []
+    return [{"id": "call_0", "type": "function", "function": message.function_call}]
 
 
 def _plain(content: str | list[Part] | None, where: str) -> str | None:

@@ -15,7 +15,8 @@ from .sse import DONE, data
 
 
 class ChatReply:
-    """``num_top`` None: no logprobs. ``show_ids``: token ids beside the text, for those who ask."""
+    """``num_top`` None: no logprobs. ``show_ids``: token ids beside the text, for those who ask. ``legacy``: the first
+    call is told as ``function_call``, to those who gave ``functions``."""
 
     def __init__(
         self,
@@ -25,6 +26,7 @@ class ChatReply:
         num_top: int | None = None,
         wants_usage: bool = False,
         show_ids: bool = False,
+        legacy: bool = False,
         plan: AnswerPlan | None = None,
     ) -> None:
         self._reader = AnswerReader(plan)
@@ -34,6 +36,7 @@ class ChatReply:
         self._num_top = num_top
         self._wants_usage = wants_usage
         self._show_ids = show_ids
+        self._legacy = legacy
 
     def begin(self, outputs: list[RequestOutput]) -> bytes:
         """Each choice's role, so that every choice is known from the start."""
@@ -53,11 +56,20 @@ class ChatReply:
             more["token_ids"] = news.token_ids
         if news.stop_reason is not None:
             more["stop_reason"] = news.stop_reason
-        delta = _delta(self._reader.take(news))
+        delta = self._spoken(_delta(self._reader.take(news)))
         if not (delta or more or news.finish_reason):
             return b""
-        finish = self._reader.of(news.index).finish_reason(news.finish_reason)
+        finish = self._finish(self._reader.of(news.index), news.finish_reason)
         return self._delta(news.index, delta, finish, **more)
+
+    def _spoken(self, said: dict[str, Any]) -> dict[str, Any]:
+        if self._legacy and (calls := said.pop("tool_calls", None)) and not calls[0].get("index"):
+            said["function_call"] = calls[0]["function"]  # there is no place for a second one
+        return said
+
+    def _finish(self, answer: Answer, reason: str | None) -> str | None:
+        told = answer.finish_reason(reason)
+        return "function_call" if self._legacy and told == "tool_calls" else told
 
     def note(self, news: News) -> None:
         self._reader.take(news)
@@ -86,9 +98,9 @@ class ChatReply:
         answer = self._reader.of(choice.index)
         out: dict[str, Any] = {
             "index": choice.index,
-            "message": _message(answer),
+            "message": self._spoken(_message(answer)),
             "logprobs": logprobs,
-            "finish_reason": answer.finish_reason(choice.finish_reason),
+            "finish_reason": self._finish(answer, choice.finish_reason),
         }
         if choice.stop_reason is not None:
             out["stop_reason"] = choice.stop_reason

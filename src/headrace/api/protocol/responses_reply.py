@@ -48,7 +48,7 @@ class ResponsesReply:
             "tools": body.tools or [],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
-            "user": body.user,
+            **({} if body.user is None else {"user": body.user}),  # the one field that OpenAI never shows as null
         }
 
     def _state(self, status: str, output: list[Any], usage: Usage | None, **more: Any) -> dict[str, Any]:

@@ -206,6 +206,19 @@ def openai_tools(
     return wish(functions, REQUIRED, named["name"], parallel)
 
 
+def legacy_functions(functions: list[Any], choice: Any) -> ToolWish:
+    """Chat's ``functions`` and ``function_call``: at most one call, and no ``required``."""
+    offered = [function_of(one, f"functions[{i}]") for i, one in enumerate(functions)]
+    if choice in (None, AUTO, NONE):
+        return wish(offered, choice or AUTO, None, parallel=False)
+    only = choice.get("name") if isinstance(choice, dict) else None
+    if not isinstance(only, str):
+        raise InvalidRequest("function_call", f"must be auto, none or an object with a name, got {choice!r}")
+    if only not in [function.name for function in offered]:
+        raise InvalidRequest("function_call", f"names {only!r}, which is not among the functions")
+    return wish(offered, REQUIRED, only, parallel=False)
+
+
 def anthropic_tools(tools: list[dict[str, Any]] | None, choice: dict[str, Any] | None) -> ToolWish:
     """Messages' tools and ``tool_choice``."""
     functions = []
