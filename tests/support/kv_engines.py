@@ -78,7 +78,7 @@ def engine_with_store(
     role: str = "unified",
     **limits: Any,
 ) -> tuple[Engine, StoreConnector]:
-    """An engine of any role that computes prompts, with a poisoned pool, as ``harness.make_engine`` makes, and its connector."""
+    """An engine that computes prompts, with a poisoned pool, as ``harness.make_engine`` makes, and its connector."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     layout = model.kv_layout
     groups = [(int(g.kind), g.window) for g in layout.groups]
