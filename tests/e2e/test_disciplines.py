@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +85,19 @@ def test_split_into_two_processes_equals_mixed_to_the_bit(mixed: list[Any]) -> N
     *found, [chosen] = asyncio.run(all_answers())
     assert [[(o.token_ids, o.logprobs) for o in outputs] for outputs in found] == mixed
     assert chosen.text in ("Paris is", "Rome was")
+
+
+@pytest.mark.parametrize("discipline", ["voted", "split"])
+def test_a_store_serves_every_discipline_with_the_same_bits(discipline: str, tmp_path: Path) -> None:
+    prompt = {"prompt_token_ids": [1000 + 37 * i % 9000 for i in range(300)]}
+    answers, hits = [], []
+    for settings in ({"kv_store": "off"}, *[{"kv_store": str(tmp_path), "discipline": discipline}] * 2):
+        with LLM(**SETTINGS | {"kv_memory": 128 << 20}, **settings) as llm:
+            [output] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=8, logprobs=2))
+            answers.append((output.outputs[0].token_ids, output.outputs[0].logprobs))
+            hits.append(output.num_cached_tokens)
+    assert answers[0] == answers[1] == answers[2]
+    assert hits == [0, 0, 256]
 
 
 @pytest.mark.parametrize(

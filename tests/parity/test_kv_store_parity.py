@@ -28,16 +28,18 @@ def prompts() -> list[list[int]]:
     return [PROMPT, PROMPT[:300] + [5] * 30, PROMPT[:256], PROMPT[:40]]
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_a_restarted_engine_loads_what_the_first_one_computed(model: Model, tmp_path: Path, overlap: bool) -> None:
+@pytest.mark.parametrize(("role", "overlap"), [("unified", True), ("unified", False), ("normal", True)])
+def test_a_restarted_engine_loads_what_the_first_one_computed(
+    model: Model, tmp_path: Path, role: str, overlap: bool
+) -> None:
     plain = make_engine(model, block_size=16, token_budget=100)
     expected = [run(plain, [request(p)])[0] for p in prompts()]
     plain.close()
-    first, _ = engine_with_store(model, tmp_path, token_budget=100, overlap=overlap)
+    first, _ = engine_with_store(model, tmp_path, token_budget=100, role=role, overlap=overlap)
     told = serve(first, *(request(p) for p in prompts()))
     first.close()
     assert [o.bits for o in told] == [o.bits for o in expected]
-    again, connector = engine_with_store(model, tmp_path, token_budget=100, overlap=overlap)
+    again, connector = engine_with_store(model, tmp_path, token_budget=100, role=role, overlap=overlap)
     loaded = serve(again, *(request(p) for p in prompts()))
     again.close()
     assert [o.bits for o in loaded] == [o.bits for o in expected]

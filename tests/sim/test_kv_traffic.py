@@ -74,8 +74,9 @@ def test_prompts_around_a_grain(model: Model, folder: Path, length: int) -> None
 
 @pytest.mark.parametrize("fault", ["refuse_writes", "break_writes"])
 @pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("role", ["unified", "normal"])
 def test_a_load_that_breaks_is_computed_anew(
-    model: Model, folder: Path, truth: Outcome, fault: str, overlap: bool
+    model: Model, folder: Path, truth: Outcome, fault: str, overlap: bool, role: str
 ) -> None:
     movers: list[FaultyMover] = []
 
@@ -84,7 +85,7 @@ def test_a_load_that_breaks_is_computed_anew(
         setattr(movers[0], fault, True)
         return movers[0]
 
-    engine, connector = engine_with_store(model, folder, wrap=wrap, overlap=overlap)
+    engine, connector = engine_with_store(model, folder, wrap=wrap, overlap=overlap, role=role)
     outcomes = serve(engine, request(PROMPT), request(PROMPT[:200]))
     assert outcomes[0].bits == truth.bits
     assert connector.off

@@ -13,6 +13,7 @@ import tiny_models
 from headrace._core import Scheduler
 from headrace.contract.ports import BlockMover, Bytes
 from headrace.engine.engine import Engine
+from headrace.engine.roles import RoleConfig, core_settings, make_cadence
 from headrace.kernels.resolve import resolve_ops
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.keys import GRAIN, namespace_digest
@@ -74,13 +75,17 @@ def engine_with_store(
     wrap: Callable[[BlockMover], BlockMover] = lambda mover: mover,
     observer: Any = None,
     fetch_timeout_s: float = 60.0,
+    role: str = "unified",
     **limits: Any,
 ) -> tuple[Engine, StoreConnector]:
-    """An engine with a poisoned pool, as ``harness.make_engine`` makes, and its connector."""
+    """An engine that computes prompts, with a poisoned pool, as ``harness.make_engine`` makes, and its connector."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     layout = model.kv_layout
     groups = [(int(g.kind), g.window) for g in layout.groups]
-    core = Scheduler(num_blocks=num_blocks, block_size=block_size, groups=groups, seal_tokens=GRAIN, **limits)
+    duty = RoleConfig(role)
+    core = Scheduler(
+        num_blocks=num_blocks, block_size=block_size, groups=groups, seal_tokens=GRAIN, **core_settings(duty), **limits
+    )
     kv = allocate_kv(layout, num_blocks, block_size, kv=kv_dtype, poison=True)
     ops = resolve_ops("cpu")
     graphs = Graphs(model, ops, kv, settle_policy("full", "cpu"), (limits.get("token_budget", 512),), 64)
@@ -94,7 +99,7 @@ def engine_with_store(
         return OpenStore(opened, space)
 
     connector = StoreConnector(open_store, specs, mover, fetch_timeout_s=fetch_timeout_s)
-    engine = Engine(core, worker, overlap=overlap, connector=connector, observer=observer)
+    engine = Engine(core, worker, cadence=make_cadence(duty), overlap=overlap, connector=connector, observer=observer)
     return engine, connector
 
 

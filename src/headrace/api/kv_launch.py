@@ -30,16 +30,19 @@ log = logging.getLogger("headrace.kv")
 RECORD_FORMAT = "1"
 
 
-def store_place(config: EngineConfig, layout: Layout) -> str | None:
-    """Where the engine's KV store is: a folder or an address; None: there is none.
+def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) -> str | None:
+    """Where the engine's KV store is: a folder, an address or a bucket; None: there is none.
 
-    Raises ConfigError for a store that could never work.
+    ``votes``: it is a rank of a voted group. Raises ConfigError for a store that could never work.
     """
     wish = config.cache.kv_store
     named = wish != "auto"
     if not named:
         wish = env.kv_store() or str(default_folder(env.cache_dir()))
     if wish == OFF:
+        return None
+    if votes and not named:  # while its fetch is under way a rank's votes wait for idle ranks to wake
+        log.info("no KV store: in a voted group it must be named")
         return None
     if is_bucket(wish) and find_spec("obstore") is None:
         raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
@@ -48,9 +51,9 @@ def store_place(config: EngineConfig, layout: Layout) -> str | None:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
         log.info("no KV store: it needs prefix caching and a block_size that divides %d", GRAIN)
         return None
-    if not isinstance(layout, KVLayout) or config.scheduler.discipline != "mixed":
+    if not isinstance(layout, KVLayout):
         if named:
-            raise ConfigError("kv_store", "needs the mixed discipline, and a model that keeps keys and values")
+            raise ConfigError("kv_store", "needs a model that keeps keys and values")
         return None
     return wish
 

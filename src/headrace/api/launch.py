@@ -14,6 +14,7 @@ from headrace._core import Scheduler
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
+from headrace.contract.plan import Role
 from headrace.contract.stats import StepCost
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Relay
@@ -127,7 +128,8 @@ def build_engine(
 ) -> Engine:
     """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
-    place = store_place(config, model.kv_layout)
+    computes_prompts = role.kind != Role.COMPLETION
+    place = store_place(config, model.kv_layout, votes=meet is not None) if computes_prompts else None
     seal = GRAIN if place else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))

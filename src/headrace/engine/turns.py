@@ -10,6 +10,7 @@ import queue
 
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
+from headrace.contract.stats import EngineStats
 
 from .client import EngineClient
 
@@ -33,6 +34,11 @@ class Turns:
     def quiet(self) -> bool:
         """Every request has had its last delta."""
         return not self._open
+
+    @property
+    def stats(self) -> EngineStats:
+        """The sum over the engines behind the client."""
+        return self.client.stats
 
     def accepts(self, count: int) -> bool:
         return len(self._open) + count <= self._max_open

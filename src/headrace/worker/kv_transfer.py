@@ -29,6 +29,7 @@ class KVTransfer:
         self._layers, self._specs, self._launch = layers, specs, launch
         self._block_size, self._per_grain = block_size, blocks_per_grain(block_size)
         self._num_groups = sum(len(spec.groups) for spec in specs)
+        self._pool = [(_as_bytes(layer.k), _as_bytes(layer.v)) for layer in layers]
 
     def read(self, grains: Sequence[Sequence[int]]) -> Future[list[dict[int, Bytes]]]:
         return self._launch(lambda: [self._gather(grain) for grain in grains])
@@ -38,7 +39,6 @@ class KVTransfer:
 
     # -- device thread ------------------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def _gather(self, blocks: Sequence[int]) -> dict[int, Bytes]:
         out = {}
         for spec in self._specs:
@@ -50,25 +50,25 @@ class KVTransfer:
         return blocks[group * self._per_grain : (group + 1) * self._per_grain]
 
     def _gather_record(self, spec: RecordSpec, blocks: Sequence[int]) -> Bytes:
-        payload = np.zeros(spec.bytes_per_grain, np.uint8)  # zeros where a window has passed
-        record = self._as_tensor(payload, spec)
         first = spec.first_block(self._block_size)
+        make = np.zeros if first else np.empty  # zeros where a window has passed
+        payload = make(spec.bytes_per_grain, np.uint8)
+        record = self._as_blocks(payload, spec)
         for i, layer in enumerate(spec.layers):
-            kv = self._layers[layer]
-            ids = torch.tensor(self._of_group(blocks, kv.group)[first:])
-            record[i, 0][:, first:].copy_(kv.k[ids].transpose(0, 1))
-            record[i, 1][:, first:].copy_(kv.v[ids].transpose(0, 1))
+            k, v = self._pool[layer]
+            ids = self._of_group(blocks, self._layers[layer].group)
+            for place in range(first, self._per_grain):
+                record[i, 0, :, place] = k[ids[place]]
+                record[i, 1, :, place] = v[ids[place]]
         return payload
 
-    def _as_tensor(self, payload: Bytes, spec: RecordSpec) -> Tensor:
-        """(layers, 2, heads, blocks of the grain, block size, row), over the payload's own memory."""
-        k = self._layers[spec.layers[0]].k
+    def _as_blocks(self, payload: Bytes, spec: RecordSpec) -> Bytes:
+        """(layers, 2, heads, blocks of the grain, block size, bytes of a row), over the payload's own memory."""
+        _, heads, _, row = self._pool[spec.layers[0]][0].shape
         if len(payload) != spec.bytes_per_grain:
             raise WorkerError(f"a record of {len(payload)} bytes where {spec.bytes_per_grain} are due")
-        shape = (len(spec.layers), 2, k.shape[1], self._per_grain, self._block_size, k.shape[3])
-        return torch.from_numpy(payload).view(k.dtype).view(shape)
+        return payload.reshape(len(spec.layers), 2, heads, self._per_grain, self._block_size, row)
 
-    @torch.inference_mode()
     def _scatter(self, blocks: Sequence[tuple[int, int, int]], payloads: Mapping[tuple[int, int], Bytes]) -> None:
         places: dict[tuple[int, int], list[tuple[int, int]]] = {}  # (grain, group) -> (place in the grain, block)
         for group, position, block in blocks:
@@ -83,9 +83,16 @@ class KVTransfer:
     def _scatter_record(
         self, spec: RecordSpec, layers: Sequence[int], pairs: Sequence[tuple[int, int]], payload: Bytes
     ) -> None:
-        record = self._as_tensor(payload, spec)
-        inside, ids = torch.tensor([p for p, _ in pairs]), torch.tensor([b for _, b in pairs])
+        record = self._as_blocks(payload, spec)
         for i in layers:
-            kv = self._layers[spec.layers[i]]
-            kv.k[ids] = record[i, 0][:, inside].transpose(0, 1)
-            kv.v[ids] = record[i, 1][:, inside].transpose(0, 1)
+            k, v = self._pool[spec.layers[i]]
+            for place, block in pairs:
+                k[block] = record[i, 0, :, place]
+                v[block] = record[i, 1, :, place]
+
+
+def _as_bytes(tensor: Tensor) -> Bytes:
+    """(blocks, heads, block size, bytes of a row), the pool's own memory: NumPy copies small blocks in a fifth of the
+    time that torch takes, and on one thread."""
+    view: Bytes = tensor.view(torch.uint8).numpy()
+    return view
