@@ -14,6 +14,7 @@ from headrace._core import Scheduler
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import Layout
+from headrace.contract.picture import Eyes
 from headrace.contract.plan import Role
 from headrace.contract.stats import StepCost
 from headrace.engine.engine import Engine
@@ -27,7 +28,7 @@ from headrace.kernels.placement import Placement
 from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
 from headrace.kv.keys import GRAIN
-from headrace.models.context import Model
+from headrace.models.context import HasEyes, Model
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
@@ -78,6 +79,8 @@ class Launched:
     notes: tuple[str, ...] = ()
     """What the deterministic mode changed, in words."""
     step_cost: StepCost | None = None
+    eyes: Eyes | None = None
+    """What pictures must be like; None for a model that reads text only."""
 
 
 def launch(
@@ -95,7 +98,8 @@ def launch(
     pool, max_model_len = plan_memory(config, parts.model)
     engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet)
     name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
-    return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost)
+    eyes = parts.model.eyes if isinstance(parts.model, HasEyes) else None
+    return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost, eyes)
 
 
 def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:

@@ -51,7 +51,11 @@ class LLM:
         else:
             self._launch(config, progress)
         self._preparer = Preparer(
-            self.tokenizer, self.vocab_size, self.max_model_len, deterministic=config.runtime.deterministic
+            self.tokenizer,
+            self.vocab_size,
+            self.max_model_len,
+            deterministic=config.runtime.deterministic,
+            eyes=self.eyes,
         )
         self._closed = False
         self._busy = threading.Lock()
@@ -65,6 +69,7 @@ class LLM:
         self.pool = launched.pool
         self.model_name = launched.model_name
         self.notes = launched.notes
+        self.eyes = launched.eyes
 
     def _connect(self, config: EngineConfig, progress: Progress | None) -> None:
         connected = connect(config, own_process=False, progress=progress)
@@ -76,6 +81,7 @@ class LLM:
         self.pool = PoolSize(**facts["pool"])
         self.model_name = facts["model_name"]
         self.notes = ()
+        self.eyes = None  # pictures go to an engine of this process only
 
     @property
     def stats(self) -> EngineStats:

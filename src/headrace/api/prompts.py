@@ -13,12 +13,15 @@ import msgspec
 
 from headrace.contract import plain
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.picture import Eyes, Picture
 from headrace.contract.request import Request, SamplingParams, choice_seed, prompt_seed
 
+from .pictures import expand
 from .text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and optionally ``cache_salt``, ``priority``."""
+"""Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and optionally ``cache_salt``, ``priority``,
+``images``: one picture (bytes of a file, or an array) for each place holder of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,19 @@ class Preparer:
     """Knows the model's vocabulary and context; makes requests that the engine cannot refuse for their content."""
 
     def __init__(
-        self, tokenizer: Tokenizer | None, vocab_size: int, max_model_len: int, *, deterministic: bool = False
+        self,
+        tokenizer: Tokenizer | None,
+        vocab_size: int,
+        max_model_len: int,
+        *,
+        deterministic: bool = False,
+        eyes: Eyes | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._deterministic = deterministic
+        self._eyes = eyes
         self._numbers = itertools.count()
 
     def prepare(
@@ -53,6 +63,9 @@ class Preparer:
         sampling = (sampling or SamplingParams()).settled(self._vocab_size)
         fields = prompt if isinstance(prompt, Mapping) else {}
         text, ids = self._tokens(prompt)
+        pictures: tuple[Picture, ...] = ()
+        if "images" in fields:
+            ids, pictures = expand(self._eyes, ids, fields["images"])
         self._check_length(len(ids))
         self._check_stops(sampling)
         number = next(self._numbers)
@@ -60,14 +73,14 @@ class Preparer:
         sampling = self._completed(sampling, ids)
         # The engine's names are made unique here: callers may reuse theirs at once, or call one like a choice.
         names = [f"{name}\x1f{number}\x1f{k}" for k in range(sampling.n)]
-        requests = [self._request(names, k, ids, sampling, fields) for k in range(sampling.n)]
+        requests = [self._request(names, k, ids, sampling, fields, pictures) for k in range(sampling.n)]
         return Prepared(name, text, ids, sampling, requests)
 
     def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         text: str | None = None
         ids: Any = prompt
         if isinstance(prompt, Mapping):
-            unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority"}
+            unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority", "images"}
             if unknown:
                 raise InvalidRequest(min(map(str, unknown)), "unknown field of a prompt")
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
@@ -115,7 +128,13 @@ class Preparer:
         return prompt_seed(ids) if self._deterministic else secrets.randbits(62)
 
     def _request(
-        self, names: list[str], choice: int, ids: list[int], sampling: SamplingParams, fields: Mapping[str, Any]
+        self,
+        names: list[str],
+        choice: int,
+        ids: list[int],
+        sampling: SamplingParams,
+        fields: Mapping[str, Any],
+        pictures: tuple[Picture, ...],
     ) -> Request:
         assert sampling.seed is not None
         return Request(
@@ -127,4 +146,5 @@ class Preparer:
             priority=plain.whole("priority", fields.get("priority", 0), -plain.INT32_MAX),
             cache_salt=plain.text("cache_salt", fields.get("cache_salt", "")),
             arrival=time.monotonic(),
+            pictures=pictures,
         )

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .picture import Picture
 from .request import SamplingParams
 
 IntArray = NDArray[np.int32]
@@ -178,3 +179,4 @@ class SequenceStart:
     sampling: SamplingParams
     eos_ids: tuple[int, ...]
     grammar: Any = None  # compiled, where the sampling asks for structured outputs
+    pictures: tuple[Picture, ...] = ()

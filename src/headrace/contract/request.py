@@ -10,6 +10,7 @@ import msgspec
 
 from . import plain
 from .errors import InvalidRequest
+from .picture import Picture
 
 MAX_TOP_LOGPROBS = 1024
 
@@ -164,6 +165,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str = ""
     shares: str = ""
     adapter: str = ""
+    pictures: tuple[Picture, ...] = ()
 
 
 def prompt_seed(token_ids: Sequence[int]) -> int:

@@ -27,12 +27,14 @@ def sequence_fields(request: Request, outputs: Sequence[int] = ()) -> dict[str, 
         "salt": request.cache_salt,
         "adapter": request.adapter,
     }
+    if request.pictures:
+        fields["media"] = [(p.id, p.start, len(p.kinds)) for p in request.pictures]
     return fields | ({"outputs": list(outputs)} if outputs else {})
 
 
 def add_sequence(core: Scheduler, seq_id: int, fields: dict[str, Any]) -> None:
     """Adds a sequence to the core from plain fields (also read back from a recording). Raises ValueError."""
-    keys = ExtraKeys(adapter=fields.get("adapter", ""), salt=fields.get("salt", ""))
+    keys = ExtraKeys(adapter=fields.get("adapter", ""), salt=fields.get("salt", ""), media=fields.get("media", []))
     core.add(
         seq_id,
         np.asarray(fields["prompt"], dtype=np.int32),

@@ -198,7 +198,8 @@ class Engine:
                 entry.num_cached_tokens = int(plan.fresh_cached[i])
             request = entry.request
             prompt_len = len(request.prompt_token_ids)
-            starts.append(SequenceStart(entry.seq_id, prompt_len, request.sampling, request.eos_ids, entry.grammar))
+            about = (request.sampling, request.eos_ids, entry.grammar, request.pictures)
+            starts.append(SequenceStart(entry.seq_id, prompt_len, *about))
         return starts
 
     def _launch_sample(self, step: Step) -> None:

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 
 from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
+from headrace.contract.picture import with_pictures
 from headrace.contract.ports import KVConnector, StepObserver
 
 from .book import Book, Entry
@@ -43,9 +44,8 @@ class KVTraffic:
         request = entry.request
         reads = request.sampling.prompt_logprobs is None
         local = self._core.cached_tokens(entry.seq_id) if reads else -1
-        entry.kv = self._connector.open(
-            request.prompt_token_ids, request.cache_salt, request.adapter, local, self._wake
-        )
+        salt = with_pictures(request.cache_salt, request.pictures)
+        entry.kv = self._connector.open(request.prompt_token_ids, salt, request.adapter, local, self._wake)
         count = entry.kv.num_external_tokens()
         if count is None:
             self._waiting[entry.seq_id] = entry

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from headrace.contract.layout import Layout
+from headrace.contract.picture import Eyes, Picture
 from headrace.kernels.ops import Ops
 
 
@@ -45,6 +46,7 @@ class ForwardContext:
     groups: Sequence[GroupIndex]
     layers: Sequence[LayerKV]
     known_lens: Tensor | None = None  # (S,) int32 tokens known of each sequence, later steps' too; None: seq_lens
+    replaced: tuple[Tensor, Tensor] | None = None  # rows (P,) int64 that are pictures, and what is there (P, hidden)
 
 
 class Model(Protocol):
@@ -81,6 +83,17 @@ class EarlyExit(Protocol):
 
     def first_layers(self, count: int) -> Model:
         """The model of layers 0 .. count - 1; shares parameters, and their KV is the whole model's."""
+        ...
+
+
+@runtime_checkable
+class HasEyes(Protocol):
+    """A model that reads pictures."""
+
+    eyes: Eyes
+
+    def picture_rows(self, picture: Picture) -> Tensor:
+        """(rows, hidden): what stands in the prompt in place of embeddings; a function of the content alone."""
         ...
 
 

@@ -49,6 +49,7 @@ class Added(Event, tag="add", kw_only=True):
     adapter: str = ""
     outputs: list[int] = []
     checkpoints: list[int] = []
+    media: list[tuple[str, int, int]] = []  # pictures: id, first row, rows
 
 
 class Finished(Event, tag="finish", kw_only=True):

@@ -23,6 +23,7 @@ from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
 from headrace.contract.result import LogprobArrays, PromptLogprobs, StepResult, StepTimes
+from headrace.models.context import ForwardContext
 from headrace.obs.launch_guard import LaunchGuard
 
 from .correct import fill_unknown_ids
@@ -30,6 +31,7 @@ from .device import DeviceThread, Ticket
 from .grammars import NO_TOKEN, GrammarMasks, Grammars
 from .packer import Packer
 from .pending_reads import no_pending_reads
+from .pictures import Pictures
 from .prompt_scores import ScoreSlice, moved, plan_scores, score
 from .rejection import drafted_rows, settle
 from .runner import Runner
@@ -74,6 +76,7 @@ class Worker:
         self._runner = runner
         self._speculator = speculator
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
+        self._pictures = Pictures(runner.model)
         self._grammars = Grammars(runner.model.vocab_size)  # the host's; a speculator has its own
         self._device = DeviceThread(guard=self._guard, enter=enter)
         self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
@@ -145,6 +148,7 @@ class Worker:
     @torch.inference_mode()
     def _forward(self, handle: StepHandle) -> None:
         self._runner.clone_blocks(handle.plan.clone_blocks)
+        self._pictures.take(handle.plan, handle.starts)
         if self._speculator is not None:
             self._speculator.take(handle.plan, handle.starts)
         if len(handle.plan.seq_ids) == 0:
@@ -152,12 +156,15 @@ class Worker:
         if self._speculator is not None:
             self._forward_drafts(handle, self._speculator)
             return
-        context = self._runner.context(handle.batch)
+        context = self._context(handle, handle.batch)
         batch = handle.batch  # the context reads the same memory
         fill_unknown_ids(batch.input_ids, batch.query_start_loc, batch.prev_positions, self._last_sampled)
         rows = torch.from_numpy(handle.batch.logits_indices[handle.batch.discard == 0])
         hidden, handle.drawn = self._runner.forward(handle.batch, context, rows, handle.greedy)
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
+
+    def _context(self, handle: StepHandle, batch: PackedBatch) -> ForwardContext:
+        return self._pictures.placed(self._runner.context(batch), handle.plan.seq_ids.tolist(), batch)
 
     def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
         """The forward of what has really been accepted, and of the drafts that follow it."""
@@ -165,7 +172,7 @@ class Worker:
         started = perf_counter()
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
-        hidden, handle.drawn = self._runner.forward(batch, self._runner.context(batch), rows)
+        hidden, handle.drawn = self._runner.forward(batch, self._context(handle, batch), rows)
         verification.forward_ms = (perf_counter() - started) * 1000
         scores = moved(handle.scores, handle.batch.query_start_loc, batch.query_start_loc)
         handle.prompt_logprobs = score(self._runner, hidden, scores)

@@ -15,10 +15,10 @@ class Recipe:
     round_from: share of the steps after which everything is rounded as it will be stored.
     """
 
-    steps: int = 700
+    steps: int = 620
     sequences: int = 8
     length: int = 256
-    anchors: int = 6
+    anchors: int = 20
     seed: int = 41
     rate: float = 2e-3
     table_rate: float = 4e-3  # of embeddings and Engram's tables: each row is met rarely

@@ -18,6 +18,8 @@ from .text import CONTROL
 from .weights import TrainedWeights
 
 WEIGHTS = "model.safetensors"
+# It was never taught to answer: a conversation is a text that it goes on with.
+GOES_ON = "{% for message in messages %}{{ message.content }}{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}"
 
 
 def save_tokenizer(folder: Path, tokenizer: tokenizers.Tokenizer, length: int) -> None:
@@ -34,6 +36,7 @@ def save_tokenizer(folder: Path, tokenizer: tokenizers.Tokenizer, length: int) -
         "add_eos_token": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": length,
+        "chat_template": GOES_ON,
     }
     _write(folder / "tokenizer_config.json", settings)
 

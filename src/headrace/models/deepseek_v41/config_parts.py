@@ -78,6 +78,9 @@ class VisionConfig:
     inner: int
     patch: int
     downsample: int
+    max_tokens: int
+    min_pixels: int
+    max_wh_ratio: float | None
 
 
 def require(reader: ConfigReader, fixed: Mapping[str, Any]) -> None:
@@ -180,8 +183,6 @@ def read_vision(vision: ConfigReader) -> VisionConfig:
     ratio = vision.raw("max_wh_ratio")
     if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or ratio < 1):
         raise ConfigError(vision.name("max_wh_ratio"), f"must be null or a number from 1, not {ratio!r}")
-    vision.integer("max_image_tokens")
-    vision.integer("min_pixels")
     return VisionConfig(
         vision.integer("hidden_size", most=1 << 16),
         vision.integer("num_hidden_layers", most=1024),
@@ -189,4 +190,7 @@ def read_vision(vision: ConfigReader) -> VisionConfig:
         vision.integer("intermediate_size", most=1 << 18),
         vision.integer("patch_size", most=1 << 10),
         vision.integer("downsample_ratio", most=64),
+        vision.integer("max_image_tokens"),
+        vision.integer("min_pixels"),
+        None if ratio is None else float(ratio),
     )

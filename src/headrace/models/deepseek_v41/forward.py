@@ -7,6 +7,7 @@ from torch import Tensor
 
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import RecordLayout
+from headrace.contract.picture import Eyes, Picture
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
 
@@ -22,6 +23,7 @@ from .records import draft_layers
 from .records import kv_layout as layout_of
 from .step import Step, begin_step
 from .truncation import COMPACT, OFF, Truncation, check_truncation
+from .vision import normalised_patches, picture_features, place_picture
 
 
 class V41Model:
@@ -37,6 +39,15 @@ class V41Model:
         self.kv_layout = layout
         self.truncation = Truncation()
         self.drafts = False
+        vision = config.vision
+        self.eyes = Eyes(
+            config.image_id,
+            vision.patch,
+            vision.downsample,
+            vision.max_tokens,
+            vision.min_pixels,
+            vision.max_wh_ratio,
+        )
 
     def keep_draft_records(self) -> None:
         """From now on every forward leaves what draft layers see of its tokens, in a KV group of their own. Before the
@@ -56,7 +67,18 @@ class V41Model:
 
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden): the streams' last collapse, before the final norm."""
-        return self.run(self.begin(ctx), self.embed(ctx.input_ids))
+        rows = self.embed(ctx.input_ids)
+        if ctx.replaced is not None:
+            rows = rows.index_copy(0, *ctx.replaced)
+        return self.run(self.begin(ctx), rows)
+
+    def picture_rows(self, picture: Picture) -> Tensor:
+        """(rows, hidden): features of its cells, and the learnt marks around them."""
+        vision, kinds = self.params.vision, torch.tensor(list(picture.kinds))
+        patches = normalised_patches(picture, self.config.vision.patch)
+        features = picture_features(self.arithmetic.ops, self.config, vision, patches, picture.grid)
+        blank = torch.zeros(len(kinds), self.config.hidden_size)
+        return self.arithmetic.stored(place_picture(blank, kinds, features, vision))
 
     def begin(self, ctx: ForwardContext) -> Step:
         config, token_map = self.config, self.params.token_map

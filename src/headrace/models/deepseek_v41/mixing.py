@@ -44,7 +44,8 @@ def split_mix(mix: Tensor, scale: Tensor, base: Tensor, streams: int, rounds: in
 
 
 def _spread(scale: Tensor, streams: int) -> Tensor:
-    return scale.repeat_interleave(torch.tensor([streams, streams, streams**2]))
+    one, two, three = scale.unbind()
+    return torch.cat((one.expand(streams), two.expand(streams), three.expand(streams**2)))
 
 
 def balance(logits: Tensor, rounds: int, eps: float) -> Tensor:

@@ -10,6 +10,8 @@ the family's own variant for the compressed KV):
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,10 +29,14 @@ def power_of_two_above(x: Tensor) -> Tensor:
     return ((bits >> 23) + ((bits & 0x7FFFFF) != 0)).to(torch.uint8)
 
 
+# Decoding is looking up: one operation in place of several, and the same values.
+POWERS = torch.tensor([2.0 ** (e - 127) for e in range(255)] + [math.inf])
+PAIRS = torch.tensor([[(*E2M1, *(-v for v in E2M1))[code] for code in (byte & 0xF, byte >> 4)] for byte in range(256)])
+
+
 def power_of_two(byte: Tensor) -> Tensor:
     """2^(byte - 127) in float32, exactly; byte 0 is the subnormal 2^-127, byte 255 (no number) gives infinity."""
-    value = (byte.to(torch.int32) << 23).view(torch.float32)
-    return torch.where(byte == 0, 2.0**-127, value)
+    return POWERS[byte.int()]
 
 
 def encode_e4m3(x: Tensor) -> Tensor:
@@ -51,19 +57,14 @@ def encode_e2m1(x: Tensor) -> Tensor:
     return code | (x < 0).to(torch.uint8) << 3
 
 
-def decode_e2m1(code: Tensor) -> Tensor:
-    values = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float32)
-    return values[code.long()]
-
-
 def pack_nibbles(code: Tensor) -> Tensor:
     """(..., n) codes -> (..., n/2) bytes, the even column in the low nibble."""
     return code[..., 0::2] | code[..., 1::2] << 4
 
 
-def unpack_nibbles(packed: Tensor) -> Tensor:
-    """(..., n/2) bytes -> (..., n) codes."""
-    return torch.stack((packed & 0xF, packed >> 4), dim=-1).flatten(-2)
+def unpack_e2m1(packed: Tensor) -> Tensor:
+    """(..., n/2) bytes -> (..., n) values."""
+    return PAIRS[packed.int()].flatten(-2)
 
 
 def _groups(x: Tensor, columns: int, least: float) -> tuple[Tensor, Tensor]:
@@ -102,7 +103,7 @@ def pack_mxfp4(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unpack_mxfp4(packed: Tensor, scale: Tensor) -> Tensor:
-    values = decode_e2m1(unpack_nibbles(packed)).unflatten(-1, (-1, MX_COLUMNS))
+    values = unpack_e2m1(packed).unflatten(-1, (-1, MX_COLUMNS))
     return (values * power_of_two(scale).unsqueeze(-1)).flatten(-2)
 
 
@@ -117,7 +118,7 @@ def pack_kv4(x: Tensor) -> Tensor:
 def unpack_kv4(record: Tensor) -> Tensor:
     """Inverse of ``pack_kv4``: (..., n/2 + n/16) bytes -> (..., n) float32."""
     packed_bytes = record.shape[-1] * 8 // 9
-    values = decode_e2m1(unpack_nibbles(record[..., :packed_bytes])).unflatten(-1, (-1, KV4_COLUMNS))
+    values = unpack_e2m1(record[..., :packed_bytes]).unflatten(-1, (-1, KV4_COLUMNS))
     scales = decode_e4m3(record[..., packed_bytes:].contiguous()).unsqueeze(-1)
     return (values * scales).flatten(-2)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from headrace.contract.picture import END, IMAGE, NEWLINE, START, Picture
 from headrace.kernels.ops import Ops
 
 from .config import V41Config
@@ -17,7 +18,8 @@ from .params import BiasedParams, VisionBlockParams, VisionParams
 from .tensor_ops import silu
 
 NORM_EPS, THETA = 1e-6, 10000.0
-TEXT, START, IMAGE, NEWLINE, END = -1, 0, 1, 2, 3
+MEAN = DEVIATION = 0.5  # of what pixels are normalised by
+TEXT = -1
 
 
 def picture_features(
@@ -35,6 +37,14 @@ def picture_features(
         x = x + _mlp(ops, block, ops.rms_norm(x, block.mlp_norm, NORM_EPS))
     joined = _join(ops.rms_norm(x, params.norm, NORM_EPS), grid, vision.downsample)
     return _linear(ops, torch.nn.functional.gelu(_linear(ops, joined, params.align_in)), params.align_out)
+
+
+def normalised_patches(picture: Picture, patch: int) -> Tensor:
+    """(patches, 3, p, p) float32, row major."""
+    down, across = picture.grid
+    pixels = torch.frombuffer(bytearray(picture.pixels), dtype=torch.uint8).view(down, patch, across, patch, 3)
+    values = (pixels.to(torch.float32) / 255.0 - MEAN) / DEVIATION
+    return values.permute(0, 2, 4, 1, 3).reshape(down * across, 3, patch, patch)
 
 
 def place_picture(rows: Tensor, types: Tensor, features: Tensor, params: VisionParams) -> Tensor:

