@@ -62,8 +62,11 @@ def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threa
     def publish(cost: StepCost) -> None:
         speculator.cost = cost
 
+    def pause(paused: bool) -> None:
+        speculator.paused = paused
+
     costs = CostWatch(curve.sizes, curve.times_ms, publish)
-    return Speculation(speculator, Drafting(wanted.max_drafts, costs, Guard()))
+    return Speculation(speculator, Drafting(wanted.max_drafts, costs, Guard(), pause))
 
 
 def draft_limit(layout: Layout) -> int | None:

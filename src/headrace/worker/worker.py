@@ -22,7 +22,7 @@ from torch import Tensor
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
-from headrace.contract.result import LogprobArrays, PromptLogprobs, StepResult, StepTimes
+from headrace.contract.result import LogprobArrays, PromptLogprobs, Speculated, StepResult, StepTimes
 from headrace.obs.launch_guard import LaunchGuard
 
 from .correct import fill_unknown_ids
@@ -34,7 +34,7 @@ from .prompt_scores import ScoreSlice, moved, plan_scores, score
 from .rejection import drafted_rows, settle
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
-from .speculator import Run, Speculator, Verdict, Verification
+from .speculator import Noted, Run, Speculator, Verdict, Verification, last_tokens
 
 CONTENT_TIMEOUT_S = 30.0  # for blocks that another worker copies between two of its steps
 NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
@@ -48,6 +48,7 @@ class StepHandle:
     batch: PackedBatch
     scores: list[ScoreSlice]
     greedy: bool  # every sampled row is plainly greedy: the forward draws, and there are no logits
+    plain: bool = True  # nothing about it was a guess: it runs as without speculation
     forward: Ticket | None = None
     sample: Ticket | None = None
     drawn: Tensor | None = None  # logits (R, V), or with ``greedy`` ids (R,)
@@ -56,6 +57,7 @@ class StepHandle:
     starts: Sequence[SequenceStart] = ()
     verification: Verification | None = None
     verdict: Verdict | None = None
+    noted: Noted = field(default_factory=Noted)
 
 
 class Worker:
@@ -77,6 +79,7 @@ class Worker:
         self._grammars = Grammars(runner.model.vocab_size)  # the host's; a speculator has its own
         self._device = DeviceThread(guard=self._guard, enter=enter)
         self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
+        self._drafts_before = False  # the step launched last may have brought more than one token of a sequence
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         with no_pending_reads(self._guard):
@@ -86,18 +89,28 @@ class Worker:
         batch = self._packer.pack(plan, starts)
         if self._speculator is None:
             self._grammars.take(plan.dropped.tolist(), starts)
-        greedy = self._speculator is None and self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
+        greedy = self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
         scores = plan_scores(plan, self._packer, batch.query_start_loc)
-        handle = StepHandle(plan, batch, scores, greedy, starts=starts)
+        handle = StepHandle(plan, batch, scores, greedy, self._is_plain(plan), starts=starts)
         handle.forward = self._device.launch(lambda: self._forward(handle))
         return handle
+
+    def _is_plain(self, plan: StepPlan) -> bool:
+        """Without drafts now and in the step before, positions are as planned, and a paused speculation costs next to
+        nothing. Grammars are the device thread's where there is a speculator."""
+        if self._speculator is None:
+            return True
+        before, self._drafts_before = self._drafts_before, bool(plan.num_drafts.any())
+        if before or self._drafts_before:
+            return False
+        return all(self._packer.start(seq_id).grammar is None for seq_id in plan.seq_ids.tolist())
 
     def launch_sample(self, handle: StepHandle) -> None:
         with no_pending_reads(self._guard):
             self._launch_sample(handle)
 
     def _launch_sample(self, handle: StepHandle) -> None:
-        if self._speculator is not None:
+        if not handle.plain:
             handle.sample = self._device.launch(lambda: self._verify(handle))
             return
         rows = [] if handle.greedy else self._sample_rows(handle)
@@ -149,7 +162,7 @@ class Worker:
             self._speculator.take(handle.plan, handle.starts)
         if len(handle.plan.seq_ids) == 0:
             return  # a step in company of other ranks; a dense model has nothing to exchange in it
-        if self._speculator is not None:
+        if self._speculator is not None and not handle.plain:
             self._forward_drafts(handle, self._speculator)
             return
         context = self._runner.context(handle.batch)
@@ -165,7 +178,7 @@ class Worker:
         started = perf_counter()
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
-        hidden, handle.drawn = self._runner.forward(batch, self._runner.context(batch), rows)
+        hidden, handle.drawn = self._runner.forward(batch, self._runner.context(batch), rows, handle.greedy)
         verification.forward_ms = (perf_counter() - started) * 1000
         scores = moved(handle.scores, handle.batch.query_start_loc, batch.query_start_loc)
         handle.prompt_logprobs = score(self._runner, hidden, scores)
@@ -180,8 +193,9 @@ class Worker:
         ids, logprobs = np.empty(0, dtype=np.int32), None
         if (verification := handle.verification) is None:
             return ids, logprobs
-        rows = self._speculator.sample_rows(handle.plan, verification)
-        if rows:
+        if handle.greedy and handle.drawn is not None:
+            ids = handle.drawn.numpy().copy()  # the next step may overwrite it
+        elif rows := self._speculator.sample_rows(handle.plan, verification):
             assert handle.drawn is not None
             handle.masks = masks = self._speculator.grammars.masks(rows)
             drafted = drafted_rows([verification.drafts[i] for i in np.flatnonzero(handle.plan.samples)])
@@ -192,6 +206,7 @@ class Worker:
             ids = drawn.numpy()
         handle.drawn = None
         handle.verdict = self._speculator.judge(handle.plan, verification, ids, started)
+        self._last_sampled = last_tokens(handle.plan, handle.verdict)
         return ids, logprobs
 
     @torch.inference_mode()
@@ -209,6 +224,8 @@ class Worker:
             last[handle.batch.discard == 0] = ids
         handle.drawn = None
         self._last_sampled = last
+        if self._speculator is not None:
+            handle.noted = self._speculator.note(handle.plan, last)
         return ids, logprobs
 
     # -- host again ---------------------------------------------------------------------------------------------
@@ -235,6 +252,7 @@ class Worker:
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
             times=_times(handle),
+            speculated=None if self._speculator is None else _no_drafts(handle),
         )
 
     def _verified(self, handle: StepHandle, verdict: Verdict, logprobs: LogprobArrays | None) -> StepResult:
@@ -260,6 +278,23 @@ class Worker:
             times=_times(handle),
             speculated=verdict.report,
         )
+
+
+def _no_drafts(handle: StepHandle) -> Speculated:
+    """The report of a step that verified nothing: what it took is what drafts are measured against."""
+    none, times, noted = np.zeros(len(handle.plan.seq_ids), dtype=np.int32), _times(handle), handle.noted
+    if times is None:
+        return Speculated(none, none, noted.confidences)
+    return Speculated(
+        none,
+        none,
+        noted.confidences,
+        rows=len(handle.batch.input_ids),
+        draft_ms=noted.draft_ms,
+        forward_ms=(times.forward_end_ns - times.forward_start_ns) / 1e6,
+        sampler_ms=(times.sample_end_ns - times.sample_start_ns) / 1e6 - noted.draft_ms,
+        plain=True,
+    )
 
 
 def _slice_errors(handle: StepHandle, failed: Mapping[int, int]) -> dict[int, str]:

@@ -134,7 +134,9 @@ def test_what_a_rank_was_given_is_where_its_threads_go(tmp_path: Path) -> None:
 def test_ranks_are_bound_only_where_an_engine_alone_would_be(tmp_path: Path) -> None:
     one = discover(server(tmp_path / "a", nodes=1), tmp_path)
     two = discover(server(tmp_path / "b"), tmp_path)
-    assert share_out(one, [2, 2], "auto") == share_out(two, [2, 2], "none") == share_out(two, [9, 9], "cores") == [(), ()]
+    assert (
+        share_out(one, [2, 2], "auto") == share_out(two, [2, 2], "none") == share_out(two, [9, 9], "cores") == [(), ()]
+    )
     assert share_out(one, [2, 2], "cores") == [(0, 1), (2, 3)]
 
 

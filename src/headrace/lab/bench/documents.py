@@ -29,8 +29,6 @@ class Place:
         return text.count(self.begin) == text.count(self.end) == 1 and text.index(self.begin) < text.index(self.end)
 
 
-
-
 def _place(name: str, table: Callable[[dict[str, Any]], str]) -> Place:
     return Place(f"<!-- bench {name}: begin -->", f"<!-- bench {name}: end -->", table)
 

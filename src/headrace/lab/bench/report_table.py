@@ -13,7 +13,13 @@ from .table import figure
 def listed(report: dict[str, Any]) -> str:
     """One line per figure: median, extremes, remark."""
     rows = [
-        [row["what"], *_figures(row["value"]), row["unit"], str(row["value"]["runs"] if row["value"] else ""), row["note"]]
+        [
+            row["what"],
+            *_figures(row["value"]),
+            row["unit"],
+            str(row["value"]["runs"] if row["value"] else ""),
+            row["note"],
+        ]
         for row in report["rows"]
     ]
     headings = ["", "median", "smallest–largest", "unit", "runs", "remark"]

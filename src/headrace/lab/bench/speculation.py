@@ -36,9 +36,14 @@ class Sample:
 
 
 def bench_speculation(
-    config: EngineConfig, streams: Sequence[int] = STREAMS, tokens: int = 256, repeats: int = 5
+    config: EngineConfig,
+    streams: Sequence[int] = STREAMS,
+    tokens: int = 256,
+    repeats: int = 5,
+    names: Sequence[str] = ("",),
 ) -> Report:
-    """Tokens per second as a ratio to no speculation, per workload and number of streams."""
+    """Tokens per second as a ratio to no speculation, per workload and number of streams. ``names``: parts of the
+    names of those workloads that are wanted."""
     if config.speculation.speculation == "none":
         raise ConfigError("speculation", "names what to measure: choose a method")
     plain = dataclasses.replace(config, speculation=dataclasses.replace(config.speculation, speculation="none"))
@@ -49,7 +54,10 @@ def bench_speculation(
         without, with_drafts = (stack.enter_context(LLM(config=without_store(c))) for c in (plain, config))
         report.settings["model"] = with_drafts.model_name
         prompts = workloads(with_drafts)
-        for name, prompt in prompts.items():
+        wanted = {name: ids for name, ids in prompts.items() if any(part in name for part in names)}
+        if not wanted:
+            raise ConfigError("workloads", f"must be of {', '.join(prompts)}")
+        for name, prompt in wanted.items():
             if len(prompt) + tokens > with_drafts.max_model_len:
                 raise ConfigError("tokens", f"{len(prompt)} of the prompt and {tokens} exceed the context")
             points = [_measure(report, name, prompt, n, tokens, repeats, without, with_drafts) for n in streams]
