@@ -1,4 +1,4 @@
-"""Random mixtures of everything an engine can be told to do at once, as plain data, and how to run them turn by turn."""
+"""Random mixtures of everything an engine can be told to do at once, as plain data, and how they are run."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ class Speculator:
         return Verdict(runs, failed, report)
 
     def note(self, plan: StepPlan, tokens: IntArray) -> Noted:
-        """Takes over what a step without drafts has drawn: ``tokens`` (S,) per slice, -1 where nothing was. Drafts anew,
-        unless speculation is paused."""
+        """Takes over what a step without drafts has drawn: ``tokens`` (S,) per slice, -1 where nothing was. Drafts
+        anew, unless speculation is paused."""
         seq_ids = plan.seq_ids.tolist()
         for seq_id, token in zip(seq_ids, tokens):
             if token >= 0:

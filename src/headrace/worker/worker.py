@@ -7,57 +7,34 @@ been collected, because penalties and end rules look at its tokens. All failures
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
-from headrace.contract.result import LogprobArrays, PromptLogprobs, Speculated, StepResult, StepTimes
+from headrace.contract.result import LogprobArrays, StepResult
 from headrace.obs.launch_guard import LaunchGuard
 
 from .correct import fill_unknown_ids
-from .device import DeviceThread, Ticket
-from .grammars import NO_TOKEN, GrammarMasks, Grammars
+from .device import DeviceThread
+from .grammars import Grammars
 from .packer import Packer
 from .pending_reads import no_pending_reads
-from .prompt_scores import ScoreSlice, moved, plan_scores, score
+from .prompt_scores import moved, plan_scores, score
 from .rejection import drafted_rows, settle
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
-from .speculator import Noted, Run, Speculator, Verdict, Verification, last_tokens
+from .speculator import Run, Speculator, Verdict, last_tokens
+from .step import StepHandle, keep_rows, no_drafts, row_errors, slice_errors, times_of
 
 CONTENT_TIMEOUT_S = 30.0  # for blocks that another worker copies between two of its steps
-NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
-
-
-@dataclass(slots=True)
-class StepHandle:
-    """One step on its way. Device-side fields are written by the device thread, read after the futures resolve."""
-
-    plan: StepPlan
-    batch: PackedBatch
-    scores: list[ScoreSlice]
-    greedy: bool  # every sampled row is plainly greedy: the forward draws, and there are no logits
-    plain: bool = True  # nothing about it was a guess: it runs as without speculation
-    forward: Ticket | None = None
-    sample: Ticket | None = None
-    drawn: Tensor | None = None  # logits (R, V), or with ``greedy`` ids (R,)
-    prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
-    masks: GrammarMasks = field(default_factory=GrammarMasks)
-    starts: Sequence[SequenceStart] = ()
-    verification: Verification | None = None
-    verdict: Verdict | None = None
-    noted: Noted = field(default_factory=Noted)
 
 
 class Worker:
@@ -236,7 +213,7 @@ class Worker:
             return self._verified(handle, handle.verdict, logprobs)
         sampled = np.flatnonzero(handle.batch.discard == 0)
         counts = np.zeros(len(plan.seq_ids), dtype=np.int32)
-        errors, good = _row_errors(handle, sampled, tokens), np.ones(len(sampled), dtype=bool)
+        errors, good = row_errors(handle, sampled, tokens), np.ones(len(sampled), dtype=bool)
         if errors:
             good = ~np.isin(plan.seq_ids[sampled], list(errors))
         counts[sampled] = good
@@ -248,17 +225,17 @@ class Worker:
             num_valid=np.array(plan.num_scheduled, dtype=np.int32),
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
             tokens=tokens[good],
-            logprobs=_keep_rows(logprobs, good),
+            logprobs=keep_rows(logprobs, good),
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
-            times=_times(handle),
-            speculated=None if self._speculator is None else _no_drafts(handle),
+            times=times_of(handle),
+            speculated=None if self._speculator is None else no_drafts(handle),
         )
 
     def _verified(self, handle: StepHandle, verdict: Verdict, logprobs: LogprobArrays | None) -> StepResult:
         """What a step with drafts emits: a run of tokens per sampled slice."""
         plan, counts = handle.plan, np.zeros(len(handle.plan.seq_ids), dtype=np.int32)
-        errors = _slice_errors(handle, verdict.failed)
+        errors = slice_errors(handle, verdict.failed)
         sampled = np.flatnonzero(plan.samples)
         runs = [Run.empty() if int(plan.seq_ids[i]) in errors else run for i, run in zip(sampled, verdict.runs)]
         counts[sampled] = [len(run.tokens) for run in runs]
@@ -275,54 +252,6 @@ class Worker:
             logprobs=None if logprobs is None else logprobs.take(np.concatenate([run.rows for run in runs])),
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
-            times=_times(handle),
+            times=times_of(handle),
             speculated=verdict.report,
         )
-
-
-def _no_drafts(handle: StepHandle) -> Speculated:
-    """The report of a step that verified nothing: what it took is what drafts are measured against."""
-    none, times, noted = np.zeros(len(handle.plan.seq_ids), dtype=np.int32), _times(handle), handle.noted
-    if times is None:
-        return Speculated(none, none, noted.confidences)
-    return Speculated(
-        none,
-        none,
-        noted.confidences,
-        rows=len(handle.batch.input_ids),
-        draft_ms=noted.draft_ms,
-        forward_ms=(times.forward_end_ns - times.forward_start_ns) / 1e6,
-        sampler_ms=(times.sample_end_ns - times.sample_start_ns) / 1e6 - noted.draft_ms,
-        plain=True,
-    )
-
-
-def _slice_errors(handle: StepHandle, failed: Mapping[int, int]) -> dict[int, str]:
-    """Sequences of the slices that could not be sampled, and why. ``failed``: the first row of each such slice."""
-    errors = dict(handle.masks.errors)
-    for s, row in failed.items():
-        masked = row in handle.masks.words
-        errors.setdefault(int(handle.plan.seq_ids[s]), NO_TOKEN if masked else NO_FINITE_LOGIT)
-    return errors
-
-
-def _times(handle: StepHandle) -> StepTimes | None:
-    forward, sample = handle.forward, handle.sample
-    if forward is None or sample is None:
-        return None
-    return StepTimes(forward.started_ns, forward.ended_ns, sample.started_ns, sample.ended_ns)
-
-
-def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:
-    """Sequences whose row gave no token that stands, and why."""
-    errors = dict(handle.masks.errors)
-    for row in np.flatnonzero(tokens < 0).tolist():
-        masked = row in handle.masks.words
-        errors.setdefault(int(handle.plan.seq_ids[sampled[row]]), NO_TOKEN if masked else NO_FINITE_LOGIT)
-    return errors
-
-
-def _keep_rows(logprobs: LogprobArrays | None, good: np.ndarray) -> LogprobArrays | None:
-    if logprobs is None or good.all():
-        return logprobs
-    return logprobs.take(np.flatnonzero(good))

@@ -1,7 +1,7 @@
 """Puts a benchmark's table into documents, between two marker lines; touches nothing else in them.
 
-The markers name the benchmark. The comparison with peers has two kinds: the whole table, every contender in every row, or
-the short one with the verdicts.
+The markers name the benchmark. The comparison with peers has two kinds: the whole table, every contender in every
+row, or the short one with the verdicts.
 """
 
 from __future__ import annotations

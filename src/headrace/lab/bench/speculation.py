@@ -22,6 +22,7 @@ from .speculation_prompts import STORY, copy_code, quote_summary
 from .stats import spread
 
 STREAMS = (1, 8)
+WORKLOADS = ("copy code", "quote and summarise", "chat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ def bench_speculation(
     names of those workloads that are wanted."""
     if config.speculation.speculation == "none":
         raise ConfigError("speculation", "names what to measure: choose a method")
+    wanted = [name for name in WORKLOADS if any(part in name for part in names)]
+    if not wanted:
+        raise ConfigError("workloads", f"must be of {', '.join(WORKLOADS)}")
     plain = dataclasses.replace(config, speculation=dataclasses.replace(config.speculation, speculation="none"))
     method = config.speculation.speculation
     settings = {"speculation": method, "max_drafts": config.speculation.max_drafts, "tokens": tokens}
@@ -54,10 +58,7 @@ def bench_speculation(
         without, with_drafts = (stack.enter_context(LLM(config=without_store(c))) for c in (plain, config))
         report.settings["model"] = with_drafts.model_name
         prompts = workloads(with_drafts)
-        wanted = {name: ids for name, ids in prompts.items() if any(part in name for part in names)}
-        if not wanted:
-            raise ConfigError("workloads", f"must be of {', '.join(prompts)}")
-        for name, prompt in wanted.items():
+        for name, prompt in ((name, prompts[name]) for name in wanted):
             if len(prompt) + tokens > with_drafts.max_model_len:
                 raise ConfigError("tokens", f"{len(prompt)} of the prompt and {tokens} exceed the context")
             points = [_measure(report, name, prompt, n, tokens, repeats, without, with_drafts) for n in streams]
@@ -71,13 +72,13 @@ def workloads(llm: LLM) -> dict[str, list[int]]:
     tokenizer = llm.tokenizer
     if tokenizer is None:
         raise ConfigError("model", "has no tokenizer: the prompts of this bench are texts")
-    texts = {"copy code": copy_code(), "quote and summarise": quote_summary()}
+    texts = dict(zip(WORKLOADS, (copy_code(), quote_summary())))
     ids = {name: llm.prepare(text).requests[0].prompt_token_ids for name, text in texts.items()}
     try:
         chat = llm.encode_chat([{"role": "user", "content": STORY}])
     except HeadraceError:  # a model without a chat template continues the request itself
         chat = llm.prepare(STORY).requests[0].prompt_token_ids
-    return ids | {"chat": chat}
+    return ids | {WORKLOADS[-1]: chat}
 
 
 def _measure(
