@@ -67,7 +67,7 @@ def agrees(outcome: Outcome, expected: Outcome) -> bool:
     return (outcome.token_ids, outcome.logprobs) == beginning
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(setting=SETTINGS, asks=st.lists(ASKS, min_size=1, max_size=5))
 def test_a_mixture_changes_no_bit_and_leaves_no_block(
     mixed_model: Model, plain: Plain, setting: Setting, asks: list[Ask]

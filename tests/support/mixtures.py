@@ -1,4 +1,4 @@
-"""Random mixtures of all that an engine can be told to do at once, as plain data, and how to run them turn by turn."""
+"""Random mixtures of everything an engine can be told to do at once, as plain data, and how they are run."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ def _priced(most: int, engine: Engine) -> Drafting:
     def publish(cost: StepCost) -> None:
         speculator.cost = cost
 
-    return Drafting(most, CostWatch([2, 4, 8, 64], [1.0, 1.2, 2.0, 6.0], publish), Guard())
+    def pause(paused: bool) -> None:
+        speculator.paused = paused
+
+    return Drafting(most, CostWatch([2, 4, 8, 64], [1.0, 1.2, 2.0, 6.0], publish), Guard(), pause)
 
 
 def play(model: Model, setting: Setting, asks: Sequence[Ask], known: Sequence[Sequence[int]]) -> list[list[Outcome]]:

@@ -61,8 +61,11 @@ def open_speculation(config: EngineConfig, runner: Runner, model: str, num_threa
     def publish(cost: StepCost) -> None:
         speculator.cost = cost
 
+    def pause(paused: bool) -> None:
+        speculator.paused = paused
+
     costs = CostWatch(curve.sizes, curve.times_ms, publish)
-    return Speculation(speculator, Drafting(most, costs, Guard()))
+    return Speculation(speculator, Drafting(most, costs, Guard(), pause))
 
 
 def draft_limit(layout: Layout) -> int | None:

@@ -141,13 +141,17 @@ def speculation(
     streams: Counts = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per request.")] = 256,
     repeats: Repeats = 5,
+    workloads: Annotated[str, typer.Option(help="Only those with one of these texts in their name.")] = "",
 ) -> None:
     """Tokens per second with guessed tokens against none, in turns; --speculation says who guesses."""
     from headrace.lab.bench.speculation import STREAMS, bench_speculation
 
     wanted = parse_counts("streams", streams) or STREAMS
+    names = [name.strip() for name in workloads.split(",")]
     engine = dataclasses.replace(engine, speculation=engine.speculation or "ngram")
-    report(lambda: bench_speculation(engine.resolve(), wanted, tokens, repeats), flags, tables, bench="speculation")
+    report(
+        lambda: bench_speculation(engine.resolve(), wanted, tokens, repeats, names), flags, tables, bench="speculation"
+    )
 
 
 @flagged

@@ -70,7 +70,8 @@ class StepTimes:
 class Speculated:
     """A step's drafts, per slice (S,): how many were verified, how many of them stand. ``confidences``: per sequence
     that has drafts for its next step, each one's chance to be accepted if all before it are. ``rows`` the step
-    computed, and what that took the device: drafting before it, the forward, and all that decides what is emitted."""
+    computed, and what that took the device: drafting, the forward, and all that decides what is emitted. ``plain``: the
+    step ran as without speculation."""
 
     verified: IntArray
     accepted: IntArray
@@ -79,6 +80,7 @@ class Speculated:
     draft_ms: float = 0.0
     forward_ms: float = 0.0
     sampler_ms: float = 0.0
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

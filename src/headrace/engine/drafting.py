@@ -17,7 +17,7 @@ import numpy as np
 from headrace._core import CostModel, Scheduler, StepCost
 from headrace.contract.plan import StepPlan
 from headrace.contract.ports import StepObserver
-from headrace.contract.result import Speculated, StepResult
+from headrace.contract.result import Speculated, StepResult, StepTimes
 from headrace.speculation.guard import Guard, MeasuredStep
 
 from .book import Book
@@ -63,12 +63,19 @@ class CostWatch:
 
 class Drafting:
     """``most``: drafts per sequence and step. Without ``costs`` every draft is verified, whatever it costs. Called by
-    the engine's thread only, around plan and commit."""
+    the engine's thread only, around plan and commit. ``pause`` is told when drafts are no longer wanted, and again."""
 
-    def __init__(self, most: int, costs: CostWatch | None = None, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        most: int,
+        costs: CostWatch | None = None,
+        guard: Guard | None = None,
+        pause: Callable[[bool], None] | None = None,
+    ) -> None:
         self._most = most
         self._costs = costs
         self._guard = guard
+        self._pause = pause or (lambda _: None)
 
     @property
     def on(self) -> bool:
@@ -116,16 +123,20 @@ class Drafting:
             if observer:
                 observer.judged(seq_id, confidences)
         if report.rows and bool((plan.num_scheduled - plan.num_drafts == 1).all()):
-            self._measure(plan, report, int(emitted.sum()))
+            self._measure(plan, report, int(emitted.sum()), result.times)
         counts.speculating = self.on
 
-    def _measure(self, plan: StepPlan, report: Speculated, emitted: int) -> None:
+    def _measure(self, plan: StepPlan, report: Speculated, emitted: int, times: StepTimes | None) -> None:
         total_ms = report.draft_ms + report.forward_ms + report.sampler_ms
-        step = MeasuredStep(len(plan.seq_ids), report.rows, emitted, total_ms)
+        if times is not None:  # all that the device did, the laying out of drafts too
+            forward_ns = times.forward_end_ns - times.forward_start_ns
+            total_ms = (forward_ns + times.sample_end_ns - times.sample_start_ns) / 1e6
+        step = MeasuredStep(len(plan.seq_ids), emitted, total_ms, report.draft_ms, report.plain)
         if self._costs is not None:
             self._costs.add(step.num_seqs, report)
         if self._guard is None or self._costs is None:
             return
         if self._guard.add(step, self._costs.plain_ms(step.num_seqs)):
+            self._pause(not self._guard.on)
             state, gain = ("tried again", "") if self._guard.on else ("paused", f": gain {self._guard.gain:.2f}")
             log.info("speculation is %s%s", state, gain)

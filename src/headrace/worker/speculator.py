@@ -9,7 +9,7 @@ is emitted then equals plain decoding in distribution, and token for token only 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
@@ -41,14 +41,26 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens that one slice emits, and the sampled rows they are from."""
+    """Tokens that one slice emits, and the first of the sampled rows they are from."""
 
     tokens: IntArray
-    rows: IntArray
+    first: int
+
+    @property
+    def rows(self) -> IntArray:
+        return np.arange(self.first, self.first + len(self.tokens), dtype=np.int32)
 
     @staticmethod
     def empty() -> Run:
-        return Run(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int32))
+        return Run(np.empty(0, dtype=np.int32), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What was drafted behind a step: the confidences in it, and the milliseconds it took."""
+
+    confidences: dict[int, list[float]] = field(default_factory=dict)
+    draft_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,7 @@ class Speculator:
         self._histories: dict[int, History] = {}
         self._estimator = AcceptanceEstimator()
         self.cost: StepCost | None = None  # the engine's newest; replaced whole, from another thread
+        self.paused = False  # no drafts will be asked for; set from another thread, a step late at most
 
     def take(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> None:
         """The plan's news: who is gone, who begins."""
@@ -150,7 +163,7 @@ class Speculator:
         ``started``: when the step's sampling began (``perf_counter``)."""
         verified = np.zeros(len(verification.drafts), dtype=np.int32)
         accepted = np.zeros_like(verified)
-        runs, failed, at = [], {}, 0
+        runs, failed, at = [], {}, 0  # many sequences pass here per step, most of them without a draft
         for s, (seq_id, samples) in enumerate(zip(plan.seq_ids.tolist(), plan.samples.tolist())):
             if not samples:
                 continue
@@ -160,20 +173,36 @@ class Speculator:
             if len(run) == 0:
                 failed[s] = at
             verified[s], accepted[s] = len(draft), max(0, len(run) - 1)
-            runs.append(Run(run, np.arange(at, at + len(run), dtype=np.int32)))
+            runs.append(Run(run, at))
             at += len(own)
             self._take_over(seq_id, draft, run)
-        self._ask_eagerly(plan)
+        taken = perf_counter()
+        noted = self._draft_anew(plan)
         report = Speculated(
             verified,
             accepted,
-            self._confidences(plan),
+            noted.confidences,
             rows=len(verification.batch.input_ids),
             forward_ms=verification.forward_ms,
-            draft_ms=verification.draft_ms,
-            sampler_ms=(perf_counter() - started) * 1000,
+            draft_ms=verification.draft_ms + noted.draft_ms,
+            sampler_ms=(taken - started) * 1000,
         )
         return Verdict(runs, failed, report)
+
+    def note(self, plan: StepPlan, tokens: IntArray) -> Noted:
+        """Takes over what a step without drafts has drawn: ``tokens`` (S,) per slice, -1 where nothing was. Drafts
+        anew, unless speculation is paused."""
+        seq_ids = plan.seq_ids.tolist()
+        for seq_id, token in zip(seq_ids, tokens):
+            if token >= 0:
+                self._take_over(seq_id, EMPTY, np.array([token], dtype=np.int32))
+        return Noted() if self.paused else self._draft_anew(plan)
+
+    def _draft_anew(self, plan: StepPlan) -> Noted:
+        started = perf_counter()
+        self._ask_eagerly(plan)
+        confidences = self._confidences(plan)
+        return Noted(confidences, (perf_counter() - started) * 1000)
 
     def _take_over(self, seq_id: int, draft: Draft, run: IntArray) -> None:
         self._histories[seq_id].append(run)
@@ -191,11 +220,22 @@ class Speculator:
         return {i: self._estimator.rates(i, draft.facts) for i, draft in drafts.items() if len(draft)}
 
 
+def last_tokens(plan: StepPlan, verdict: Verdict) -> IntArray:
+    """(S,): the last token that each slice emits, -1 where it emits none."""
+    last = np.full(len(plan.seq_ids), -1, dtype=np.int32)
+    for s, run in zip(np.flatnonzero(plan.samples).tolist(), verdict.runs):
+        if len(run.tokens):
+            last[s] = run.tokens[-1]
+    return last
+
+
 def accepted_run(drafts: IntArray, own: IntArray) -> IntArray:
     """What is emitted: the target's own tokens ``own`` (k+1,) up to and with the first that is not the draft.
 
     A row that could not be sampled (-1) ends the run before it, so that the next step meets it first.
     """
+    if len(drafts) == 0:
+        return own if own[0] >= 0 else own[:0]
     wrong = np.flatnonzero(own[:-1] != drafts)
     end = int(wrong[0]) + 1 if len(wrong) else len(own)
     bad = np.flatnonzero(own[:end] < 0)

@@ -1,8 +1,8 @@
 """The verification planner where the newest confidences are: the C++ core's function in numpy, row for row.
 
-The core fixes the total while planning (``choose_drafts``); with a step in flight the device then redoes only how that
-total is shared (``drafts_for_total``), because its confidences are one step newer. Never an acceptance: the sampler
-alone decides what is accepted.
+The core chooses while it plans (``choose_drafts``), with confidences as old as the step before the one in flight. The
+device chooses again among what the plan has reserved, with the newest: it may only shorten (ADR 9).
+``drafts_for_total`` shares out a total that was fixed elsewhere. Never an acceptance: the sampler alone decides that.
 """
 
 from __future__ import annotations

@@ -7,57 +7,37 @@ been collected, because penalties and end rules look at its tokens. All failures
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
-from headrace.contract.result import LogprobArrays, PromptLogprobs, StepResult, StepTimes
+from headrace.contract.result import LogprobArrays, StepResult
 from headrace.models.context import ForwardContext
 from headrace.obs.launch_guard import LaunchGuard
 
 from .correct import fill_unknown_ids
-from .device import DeviceThread, Ticket
-from .grammars import NO_TOKEN, GrammarMasks, Grammars
+from .device import DeviceThread
+from .grammars import Grammars
 from .packer import Packer
 from .pending_reads import no_pending_reads
 from .pictures import Pictures
-from .prompt_scores import ScoreSlice, moved, plan_scores, score
+from .prompt_scores import moved, plan_scores, score
 from .rejection import drafted_rows, settle
 from .runner import Runner
 from .sampler import SamplePlan, SampleRow, draw, plan_sampling
-from .speculator import Run, Speculator, Verdict, Verification
+from .speculator import Run, Speculator, Verdict, last_tokens
+from .step import StepHandle, keep_rows, no_drafts, row_errors, slice_errors, times_of
 
 CONTENT_TIMEOUT_S = 30.0  # for blocks that another worker copies between two of its steps
-NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
-
-
-@dataclass(slots=True)
-class StepHandle:
-    """One step on its way. Device-side fields are written by the device thread, read after the futures resolve."""
-
-    plan: StepPlan
-    batch: PackedBatch
-    scores: list[ScoreSlice]
-    greedy: bool  # every sampled row is plainly greedy: the forward draws, and there are no logits
-    forward: Ticket | None = None
-    sample: Ticket | None = None
-    drawn: Tensor | None = None  # logits (R, V), or with ``greedy`` ids (R,)
-    prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
-    masks: GrammarMasks = field(default_factory=GrammarMasks)
-    starts: Sequence[SequenceStart] = ()
-    verification: Verification | None = None
-    verdict: Verdict | None = None
 
 
 class Worker:
@@ -80,6 +60,7 @@ class Worker:
         self._grammars = Grammars(runner.model.vocab_size)  # the host's; a speculator has its own
         self._device = DeviceThread(guard=self._guard, enter=enter)
         self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
+        self._drafts_before = False  # the step launched last may have brought more than one token of a sequence
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         with no_pending_reads(self._guard):
@@ -89,18 +70,28 @@ class Worker:
         batch = self._packer.pack(plan, starts)
         if self._speculator is None:
             self._grammars.take(plan.dropped.tolist(), starts)
-        greedy = self._speculator is None and self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
+        greedy = self._packer.all_plain_greedy(plan.seq_ids[batch.discard == 0].tolist())
         scores = plan_scores(plan, self._packer, batch.query_start_loc)
-        handle = StepHandle(plan, batch, scores, greedy, starts=starts)
+        handle = StepHandle(plan, batch, scores, greedy, self._is_plain(plan), starts=starts)
         handle.forward = self._device.launch(lambda: self._forward(handle))
         return handle
+
+    def _is_plain(self, plan: StepPlan) -> bool:
+        """Without drafts now and in the step before, positions are as planned, and a paused speculation costs next to
+        nothing. Grammars are the device thread's where there is a speculator."""
+        if self._speculator is None:
+            return True
+        before, self._drafts_before = self._drafts_before, bool(plan.num_drafts.any())
+        if before or self._drafts_before:
+            return False
+        return all(self._packer.start(seq_id).grammar is None for seq_id in plan.seq_ids.tolist())
 
     def launch_sample(self, handle: StepHandle) -> None:
         with no_pending_reads(self._guard):
             self._launch_sample(handle)
 
     def _launch_sample(self, handle: StepHandle) -> None:
-        if self._speculator is not None:
+        if not handle.plain:
             handle.sample = self._device.launch(lambda: self._verify(handle))
             return
         rows = [] if handle.greedy else self._sample_rows(handle)
@@ -153,7 +144,7 @@ class Worker:
             self._speculator.take(handle.plan, handle.starts)
         if len(handle.plan.seq_ids) == 0:
             return  # a step in company of other ranks; a dense model has nothing to exchange in it
-        if self._speculator is not None:
+        if self._speculator is not None and not handle.plain:
             self._forward_drafts(handle, self._speculator)
             return
         context = self._context(handle, handle.batch)
@@ -172,7 +163,7 @@ class Worker:
         started = perf_counter()
         batch = verification.batch
         rows = torch.from_numpy(batch.logits_indices)
-        hidden, handle.drawn = self._runner.forward(batch, self._context(handle, batch), rows)
+        hidden, handle.drawn = self._runner.forward(batch, self._context(handle, batch), rows, handle.greedy)
         verification.forward_ms = (perf_counter() - started) * 1000
         scores = moved(handle.scores, handle.batch.query_start_loc, batch.query_start_loc)
         handle.prompt_logprobs = score(self._runner, hidden, scores)
@@ -187,8 +178,9 @@ class Worker:
         ids, logprobs = np.empty(0, dtype=np.int32), None
         if (verification := handle.verification) is None:
             return ids, logprobs
-        rows = self._speculator.sample_rows(handle.plan, verification)
-        if rows:
+        if handle.greedy and handle.drawn is not None:
+            ids = handle.drawn.numpy().copy()  # the next step may overwrite it
+        elif rows := self._speculator.sample_rows(handle.plan, verification):
             assert handle.drawn is not None
             handle.masks = masks = self._speculator.grammars.masks(rows)
             drafted = drafted_rows([verification.drafts[i] for i in np.flatnonzero(handle.plan.samples)])
@@ -199,6 +191,7 @@ class Worker:
             ids = drawn.numpy()
         handle.drawn = None
         handle.verdict = self._speculator.judge(handle.plan, verification, ids, started)
+        self._last_sampled = last_tokens(handle.plan, handle.verdict)
         return ids, logprobs
 
     @torch.inference_mode()
@@ -216,6 +209,8 @@ class Worker:
             last[handle.batch.discard == 0] = ids
         handle.drawn = None
         self._last_sampled = last
+        if self._speculator is not None:
+            handle.noted = self._speculator.note(handle.plan, last)
         return ids, logprobs
 
     # -- host again ---------------------------------------------------------------------------------------------
@@ -226,7 +221,7 @@ class Worker:
             return self._verified(handle, handle.verdict, logprobs)
         sampled = np.flatnonzero(handle.batch.discard == 0)
         counts = np.zeros(len(plan.seq_ids), dtype=np.int32)
-        errors, good = _row_errors(handle, sampled, tokens), np.ones(len(sampled), dtype=bool)
+        errors, good = row_errors(handle, sampled, tokens), np.ones(len(sampled), dtype=bool)
         if errors:
             good = ~np.isin(plan.seq_ids[sampled], list(errors))
         counts[sampled] = good
@@ -238,16 +233,17 @@ class Worker:
             num_valid=np.array(plan.num_scheduled, dtype=np.int32),
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
             tokens=tokens[good],
-            logprobs=_keep_rows(logprobs, good),
+            logprobs=keep_rows(logprobs, good),
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
-            times=_times(handle),
+            times=times_of(handle),
+            speculated=None if self._speculator is None else no_drafts(handle),
         )
 
     def _verified(self, handle: StepHandle, verdict: Verdict, logprobs: LogprobArrays | None) -> StepResult:
         """What a step with drafts emits: a run of tokens per sampled slice."""
         plan, counts = handle.plan, np.zeros(len(handle.plan.seq_ids), dtype=np.int32)
-        errors = _slice_errors(handle, verdict.failed)
+        errors = slice_errors(handle, verdict.failed)
         sampled = np.flatnonzero(plan.samples)
         runs = [Run.empty() if int(plan.seq_ids[i]) in errors else run for i, run in zip(sampled, verdict.runs)]
         counts[sampled] = [len(run.tokens) for run in runs]
@@ -264,37 +260,6 @@ class Worker:
             logprobs=None if logprobs is None else logprobs.take(np.concatenate([run.rows for run in runs])),
             prompt_logprobs=handle.prompt_logprobs,
             errors=errors,
-            times=_times(handle),
+            times=times_of(handle),
             speculated=verdict.report,
         )
-
-
-def _slice_errors(handle: StepHandle, failed: Mapping[int, int]) -> dict[int, str]:
-    """Sequences of the slices that could not be sampled, and why. ``failed``: the first row of each such slice."""
-    errors = dict(handle.masks.errors)
-    for s, row in failed.items():
-        masked = row in handle.masks.words
-        errors.setdefault(int(handle.plan.seq_ids[s]), NO_TOKEN if masked else NO_FINITE_LOGIT)
-    return errors
-
-
-def _times(handle: StepHandle) -> StepTimes | None:
-    forward, sample = handle.forward, handle.sample
-    if forward is None or sample is None:
-        return None
-    return StepTimes(forward.started_ns, forward.ended_ns, sample.started_ns, sample.ended_ns)
-
-
-def _row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:
-    """Sequences whose row gave no token that stands, and why."""
-    errors = dict(handle.masks.errors)
-    for row in np.flatnonzero(tokens < 0).tolist():
-        masked = row in handle.masks.words
-        errors.setdefault(int(handle.plan.seq_ids[sampled[row]]), NO_TOKEN if masked else NO_FINITE_LOGIT)
-    return errors
-
-
-def _keep_rows(logprobs: LogprobArrays | None, good: np.ndarray) -> LogprobArrays | None:
-    if logprobs is None or good.all():
-        return logprobs
-    return logprobs.take(np.flatnonzero(good))

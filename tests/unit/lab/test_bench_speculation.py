@@ -71,6 +71,7 @@ def test_where_a_model_drafts_both_rules_of_acceptance_are_compared(tmp_path: Pa
         (("--speculation", "none"), True, "speculation"),
         (("--streams", "0"), True, "streams"),
         (("--table", "/nowhere.md"), True, "table"),
+        (("--workloads", "poems"), True, "workloads"),
         ((), True, "tokens"),  # the real prompts do not fit the tiny context
         ((), False, "model"),
     ],

@@ -13,7 +13,8 @@ from harness import make_engine, request, run
 
 from headrace.contract.plan import SequenceStart, StepPlan
 from headrace.models.context import Model
-from headrace.worker.worker import StepHandle, Worker
+from headrace.worker.step import StepHandle
+from headrace.worker.worker import Worker
 
 
 @pytest.fixture(scope="module")

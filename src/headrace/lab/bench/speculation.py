@@ -22,6 +22,7 @@ from .speculation_prompts import STORY, copy_code, quote_summary
 from .stats import spread
 
 STREAMS = (1, 8)
+WORKLOADS = ("copy code", "quote and summarise", "chat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,19 @@ class Sample:
 
 
 def bench_speculation(
-    config: EngineConfig, streams: Sequence[int] = STREAMS, tokens: int = 256, repeats: int = 5
+    config: EngineConfig,
+    streams: Sequence[int] = STREAMS,
+    tokens: int = 256,
+    repeats: int = 5,
+    names: Sequence[str] = ("",),
 ) -> Report:
-    """Tokens per second as a ratio to no speculation, per workload and number of streams."""
+    """Tokens per second as a ratio to no speculation, per workload and number of streams. ``names``: parts of the
+    names of those workloads that are wanted."""
     if config.speculation.speculation == "none":
         raise ConfigError("speculation", "names what to measure: choose a method")
+    wanted = [name for name in WORKLOADS if any(part in name for part in names)]
+    if not wanted:
+        raise ConfigError("workloads", f"must be of {', '.join(WORKLOADS)}")
     plain = dataclasses.replace(config, speculation=dataclasses.replace(config.speculation, speculation="none"))
     method = config.speculation.speculation
     settings = {"speculation": method, "max_drafts": config.speculation.max_drafts, "tokens": tokens}
@@ -49,7 +58,7 @@ def bench_speculation(
         without, with_drafts = (stack.enter_context(LLM(config=without_store(c))) for c in (plain, config))
         report.settings["model"] = with_drafts.model_name
         prompts = workloads(with_drafts)
-        for name, prompt in prompts.items():
+        for name, prompt in ((name, prompts[name]) for name in wanted):
             if len(prompt) + tokens > with_drafts.max_model_len:
                 raise ConfigError("tokens", f"{len(prompt)} of the prompt and {tokens} exceed the context")
             points = [_measure(report, name, prompt, n, tokens, repeats, without, with_drafts) for n in streams]
@@ -63,13 +72,13 @@ def workloads(llm: LLM) -> dict[str, list[int]]:
     tokenizer = llm.tokenizer
     if tokenizer is None:
         raise ConfigError("model", "has no tokenizer: the prompts of this bench are texts")
-    texts = {"copy code": copy_code(), "quote and summarise": quote_summary()}
+    texts = dict(zip(WORKLOADS, (copy_code(), quote_summary())))
     ids = {name: llm.prepare(text).requests[0].prompt_token_ids for name, text in texts.items()}
     try:
         chat = llm.encode_chat([{"role": "user", "content": STORY}])
     except HeadraceError:  # a model without a chat template continues the request itself
         chat = llm.prepare(STORY).requests[0].prompt_token_ids
-    return ids | {"chat": chat}
+    return ids | {WORKLOADS[-1]: chat}
 
 
 def _measure(
