@@ -44,10 +44,10 @@ def item(name: str, blocks: list[list[int]], content: Any, sent: list[int]) -> H
 class Ends:
     """A giver and a taker with a codec."""
 
-    def __init__(self, folder: Path, codec: Any, **limits: Any) -> None:
+    def __init__(self, folder: Path, codec: Any, *, silence_s: float = DEADLINE_S, **limits: Any) -> None:
         self.address, self.codec = f"ipc://{folder / 'ends'}", codec
         self.taker = RemoteTaker(self.address, codec, **limits)
-        self.giver = RemoteGiver(self.address, codec, silence_s=2.0)
+        self.giver = RemoteGiver(self.address, codec, silence_s=silence_s)
         until(lambda: self.giver.has_room_for("any"))
 
     def close(self) -> None:
@@ -119,7 +119,8 @@ def test_frames_are_checked(change: Callable[[Any, Any], Any], words: str) -> No
         codec.unpack(parts, frames)
 
 
-def test_a_silent_taker_closes_the_port_and_a_new_one_opens_it_without_the_old_ones_slots(ends: Ends) -> None:
+def test_a_silent_taker_closes_the_port_and_a_new_one_opens_it_without_the_old_ones_slots(tmp_path: Path) -> None:
+    ends = Ends(tmp_path, IdCodec(), capacity=2, silence_s=2.0)
     ends.giver.offer(item("a", [[1]], done([1]), [0]))
     until(lambda: ends.taker.holds("a"))
     assert [left.request.request_id for left in ends.taker.close()] == ["a"]
@@ -130,6 +131,7 @@ def test_a_silent_taker_closes_the_port_and_a_new_one_opens_it_without_the_old_o
     assert ends.giver.offer(item("b", [[1]], done([1]), [0]))
     assert ends.giver.offer(item("c", [[1]], done([1]), [0]))
     assert until(ends.taker.take).request.request_id == "b"
+    ends.close()
 
 
 def test_an_end_that_comes_before_its_sequence_is_remembered(ends: Ends) -> None:

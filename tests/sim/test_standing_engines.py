@@ -59,7 +59,7 @@ def answer(news: queue.Queue[TokenDelta]) -> tuple[list[int], TokenDelta]:
 class Standing:
     """A prompt engine and a completion engine, each listening for a front."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, front_silence_s: float = DEADLINE_S) -> None:
         hand_over = f"ipc://{folder / 'hand-over'}"
         self.addresses = tuple(f"ipc://{folder / role}" for role in ("prompt", "completion"))
         self.engines: list[Any] = [None, None]
@@ -67,16 +67,19 @@ class Standing:
         self.threads: list[Any] = [None, None]
         for which, role in ((1, "completion"), (0, "prompt")):
             self.engines[which], info = build((role, hand_over, 0.001))
-            self.servers[which] = StandingEngine(self.engines[which], info, self.addresses[which], front_silence_s=3.0)
+            self.servers[which] = StandingEngine(
+                self.engines[which], info, self.addresses[which], front_silence_s=front_silence_s
+            )
             self.threads[which] = threading.Thread(target=self.servers[which].run, daemon=True)
             self.threads[which].start()
 
-    def front(self) -> ProcessPair:
+    def front(self, silent: int | None = None) -> ProcessPair:
+        """``silent``: which engine will be, and is found to be soon."""
         return ProcessPair(
             lambda which, give_up, on_dead: RemoteClient(
                 self.addresses[which],
                 connect_timeout_s=DEADLINE_S,
-                silence_timeout_s=3.0,
+                silence_timeout_s=2.5 if which == silent else DEADLINE_S,
                 give_up=give_up,
                 on_dead=on_dead,
             )
@@ -114,12 +117,13 @@ def test_one_front_after_another_is_served(standing: Standing) -> None:
 def test_a_second_front_is_refused_while_the_first_is_there(standing: Standing) -> None:
     front = standing.front()
     with pytest.raises(EngineDead, match="another front is using this engine"):
-        RemoteClient(standing.addresses[0], connect_timeout_s=2.0)
+        RemoteClient(standing.addresses[0], connect_timeout_s=4.0)
     assert front.alive
     front.close()
 
 
-def test_what_a_silent_front_had_asked_for_ends(standing: Standing) -> None:
+def test_what_a_silent_front_had_asked_for_ends(tmp_path: Path) -> None:
+    standing = Standing(tmp_path, front_silence_s=2.5)
     socket: Any = zmq.Context.instance().socket(zmq.DEALER)
     socket.linger = 0
     socket.connect(standing.addresses[0])
@@ -131,10 +135,12 @@ def test_what_a_silent_front_had_asked_for_ends(standing: Standing) -> None:
     other.close()
     socket.close()
     standing.await_empty()
+    for which in (0, 1):
+        standing.stop(which)
 
 
 def test_a_prompt_engine_that_goes_costs_only_what_it_had(standing: Standing) -> None:
-    front, news = standing.front(), queue.Queue[TokenDelta]()
+    front, news = standing.front(silent=0), queue.Queue[TokenDelta]()
     front.submit(ask("long", [1, 2, 3], 3000), news.put)
     until(lambda: standing.engines[1].core.num_running)
     standing.stop(0)
@@ -146,7 +152,7 @@ def test_a_prompt_engine_that_goes_costs_only_what_it_had(standing: Standing) ->
 
 
 def test_a_completion_engine_that_goes_ends_what_is_open_with_the_reason(standing: Standing) -> None:
-    front, news = standing.front(), queue.Queue[TokenDelta]()
+    front, news = standing.front(silent=1), queue.Queue[TokenDelta]()
     front.submit(ask("long", [1, 2, 3], 3900), news.put)
     until(lambda: standing.engines[1].core.num_running)
     standing.servers[1]._hear = lambda *_: None  # it neither hears nor speaks any more
