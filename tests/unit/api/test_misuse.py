@@ -151,6 +151,15 @@ def test_closing_from_a_callback_is_no_endless_loop(model: str) -> None:
         llm.generate([PROMPT, PROMPT], [SHORT, LONG], on_output=lambda _: llm.close())
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process started in the background is told to ignore the signal, and hands that down."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("turn", range(6))
 def test_ctrl_c_in_the_middle_leaves_a_working_engine(llm: LLM, turn: int) -> None:
     """The signal comes from inside a turn, at a different one each time."""
