@@ -9,10 +9,14 @@
 namespace headrace::kernels {
 namespace {
 
-constexpr std::int64_t kChunkQueries = 96;  // query rows times heads that share each loaded tile of keys
+// Query rows times heads that share each tile of keys: the more, the less often a tile is loaded; the fewer, the more
+// chunks there are for threads to share.
+constexpr std::int64_t kFewestQueries = 96, kMostQueries = 192;
 
 std::vector<AttentionChunk> cut_into_chunks(const AttentionArgs& args) {
-  const std::int64_t rows = std::max<std::int64_t>(1, kChunkQueries / (args.q_heads / args.kv_heads));
+  const std::int64_t all = args.query_start[args.slices] * args.q_heads, share = all / (8 * num_threads());
+  const std::int64_t queries = std::clamp(share, kFewestQueries, kMostQueries);
+  const std::int64_t rows = std::max<std::int64_t>(1, queries / (args.q_heads / args.kv_heads));
   std::vector<AttentionChunk> chunks;
   for (std::int64_t s = 0; s < args.slices; ++s) {
     const std::int64_t begin = args.query_start[s], end = args.query_start[s + 1];
