@@ -1,6 +1,6 @@
 """A rank in a process of its own: a real engine over a FakeWorker, in a NORMAL group that votes over gloo.
 
-What it meets is reported through a queue as (rank, what, value).
+What it meets is reported through a pipe of its own as (rank, what, value).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def run_rank(rank: int, size: int, address: str, news: Any, max_tokens: int, tim
         for tick in range(1_000_000):
             tokens += [token for delta in engine.tick() for token in delta.token_ids]
             if tick == 20:
-                news.put((rank, "running", tick))
+                news.send((rank, "running", tick))
             if tick > 20 and engine.idle:
                 break
-        news.put((rank, "done", tokens))
+        news.send((rank, "done", tokens))
     except GroupBroken as error:
-        news.put((rank, "broken", (str(error), time.time())))
+        news.send((rank, "broken", (str(error), time.time())))

@@ -6,6 +6,7 @@ import multiprocessing
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +26,32 @@ def free_address() -> str:
 
 
 class Processes:
-    """``size`` ranks; ``next()`` is their next report."""
+    """``size`` ranks; ``next()`` is their next report. Each has a pipe of its own: a killed one could take the
+    lock of a common queue along."""
 
     def __init__(self, size: int, max_tokens: int, timeout_s: float) -> None:
         context = multiprocessing.get_context("spawn")
-        self.news = context.Queue()
+        pipes = [context.Pipe(duplex=False) for _ in range(size)]
+        self.news = [reader for reader, _ in pipes]
         address = free_address()
         self.all = [
-            context.Process(target=run_rank, args=(i, size, address, self.news, max_tokens, timeout_s), daemon=True)
-            for i in range(size)
+            context.Process(target=run_rank, args=(i, size, address, writer, max_tokens, timeout_s), daemon=True)
+            for i, (_, writer) in enumerate(pipes)
         ]
-        for process in self.all:
+        for process, (_, writer) in zip(self.all, pipes):
             process.start()
+            writer.close()  # the child has its own
 
     def next(self, deadline_s: float = START_S) -> tuple[int, str, Any]:
-        return self.news.get(timeout=deadline_s)
+        deadline = time.monotonic() + deadline_s
+        while self.news and (readable := wait(self.news, max(0.0, deadline - time.monotonic()))):
+            reader: Any = readable[0]
+            try:
+                report: tuple[int, str, Any] = reader.recv()
+                return report
+            except EOFError:  # its process ended
+                self.news.remove(reader)
+        raise TimeoutError(f"no rank reports within {deadline_s:g} s")
 
     def __enter__(self) -> Processes:
         return self
