@@ -13,7 +13,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 from headrace.engine.process_pair import ProcessPair
 from headrace.engine.remote import RemoteClient
-from headrace.engine.remote_giver import Secure
+from headrace.engine.sockets import Secure
 from headrace.engine.standing import StandingEngine
 from headrace.kv.secret import Doorman, secure_client, secure_server
 from headrace.models.sources import resolve_model

@@ -8,9 +8,10 @@ from typing import Any
 from headrace.config import EngineConfig, kv_format
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Giver, Taker
-from headrace.engine.remote_giver import RemoteGiver, Secure
+from headrace.engine.remote_giver import RemoteGiver
 from headrace.engine.remote_taker import RemoteTaker
 from headrace.engine.roles import RoleConfig
+from headrace.engine.sockets import Secure
 from headrace.worker.kv_frames import TensorCodec
 
 from .determinism import settle

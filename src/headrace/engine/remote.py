@@ -15,7 +15,7 @@ from headrace.contract.errors import EngineDead
 
 from .messages import POLL_MS, Close, Failed, Greet, Poke, Ready, ToFront
 from .process import ProcessClient
-from .remote_giver import Secure, connect_dealer
+from .sockets import Secure, connect_dealer
 
 CONNECT_TIMEOUT_S = 600.0
 SILENCE_TIMEOUT_S = 10.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,9 @@ from headrace.contract.handoff import Codec, HandedOver
 
 from .bell import Bell
 from .hand_over import PATIENCE_S
-from .hand_over_wire import HELLO_S, HIGH_WATER, POLL_MS, SILENCE_S, Drop, Freed, Hello, Offer, Piece, ToGiver
+from .hand_over_wire import HELLO_S, POLL_MS, SILENCE_S, Drop, Freed, Hello, Offer, Piece, ToGiver
 from .hand_over_wire import Welcome as WelcomeMessage
-
-Secure = Callable[["zmq.Socket[bytes]"], None]
+from .sockets import Secure, connect_dealer
 
 
 @dataclass(slots=True)
@@ -168,15 +167,3 @@ class RemoteGiver:
         self._stopping.set()
         self._bell.ring()
         self._thread.join(5)
-
-
-def connect_dealer(address: str, secure: Secure | None) -> zmq.Socket[bytes]:
-    """A socket that speaks to whoever listens on ``address``, now or later."""
-    context: zmq.Context[Any] = zmq.Context.instance()
-    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-    socket.set_hwm(HIGH_WATER)
-    socket.linger = 0
-    if secure is not None:
-        secure(socket)
-    socket.connect(address)
-    return socket

@@ -25,7 +25,6 @@ from headrace.contract.handoff import Codec, HandedOver
 from .bell import Bell
 from .hand_over import CAPACITY, PATIENCE_S
 from .hand_over_wire import (
-    HIGH_WATER,
     MOST_BLOCKS,
     MOST_FRAME_BYTES,
     POLL_MS,
@@ -38,7 +37,7 @@ from .hand_over_wire import (
     ToTaker,
     Welcome,
 )
-from .remote_giver import Secure
+from .sockets import Secure, bind_router
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ class RemoteTaker:
         self._encode = msgspec.msgpack.Encoder().encode
         self._bell = Bell()
         self._stopping = threading.Event()
-        self._socket = _bind(address, secure)
+        self._socket = bind_router(address, secure, most_bytes=MOST_FRAME_BYTES)
         self._thread = threading.Thread(target=self._run, name="headrace-taker", daemon=True)
         self._thread.start()
 
@@ -228,19 +227,3 @@ class RemoteTaker:
         oldest = time.monotonic() - 2 * SILENCE_S
         for giver in [giver for giver, known in self._givers.items() if known.heard_s < oldest]:
             del self._givers[giver]
-
-
-def _bind(address: str, secure: Secure | None) -> zmq.Socket[bytes]:
-    context: zmq.Context[Any] = zmq.Context.instance()
-    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    socket.set_hwm(HIGH_WATER)
-    socket.linger = 0
-    socket.maxmsgsize = MOST_FRAME_BYTES
-    if secure is not None:
-        secure(socket)
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        socket.close()
-        raise StoreError(address, f"cannot be listened on: {error}") from error
-    return socket

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import zmq
 
-from headrace.contract.errors import StoreError
 from headrace.contract.result import TokenDelta
 
 from .bell import Bell
@@ -22,7 +21,7 @@ from .child import Reporter, obey, refused
 from .engine import Engine
 from .lifecycle import EngineLoop
 from .messages import POLL_MS, Close, Deltas, Failed, Greet, Poke, Ready, Stats, Submit, ToEngine, ToFront
-from .remote_giver import Secure
+from .sockets import Secure, bind_router
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class StandingEngine:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._stopping = threading.Event()
-        self._socket = _bind(listen, secure)
+        self._socket = bind_router(listen, secure, high_water=HIGH_WATER, linger_ms=1000)
 
     @property
     def address(self) -> str:
@@ -150,18 +149,3 @@ class StandingEngine:
             self._engine.abort(name)
         self._open.clear()
         self._front = None
-
-
-def _bind(listen: str, secure: Secure | None) -> zmq.Socket[bytes]:
-    context: zmq.Context[Any] = zmq.Context.instance()
-    socket: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    socket.set_hwm(HIGH_WATER)
-    socket.linger = 1000
-    if secure is not None:
-        secure(socket)
-    try:
-        socket.bind(listen)
-    except zmq.ZMQError as error:
-        socket.close()
-        raise StoreError(listen, f"cannot be listened on: {error}") from error
-    return socket
