@@ -14,9 +14,7 @@ import asyncio
 import json
 import os
 import random
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -24,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.lab.bench.load.client import Target, ask
+from local_server import local_server
 
 SETTLE_S = 60.0
 SLACK_BYTES = 96 << 20  # buffers of connections and caches that fill once
@@ -168,17 +167,6 @@ async def settled(port: int, blocks: float) -> dict[str, float]:
     return held
 
 
-def start(rest: list[str]) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", *rest]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    for line in server.stderr:
-        if " on http" in line:
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            return server, int(line.rsplit(":", 1)[1])
-    raise SystemExit("the server did not start")
-
-
 async def run(port: int, pid: int, streams: int, seconds: float) -> dict[str, object]:
     tally = Tally()
     await well_behaved(port, random.Random(0), tally)
@@ -201,14 +189,10 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("rest", nargs="*", help="after --: options of headrace serve")
     given = parser.parse_args()
-    server, port = start(given.rest)
-    try:
-        told = asyncio.run(run(port, server.pid, given.streams, given.seconds))
-    finally:
-        server.terminate()
-        told_code = server.wait(120)
-    print(json.dumps(told | {"exit_code": told_code}))
-    return 1 if told["wrong"] or told_code else 0
+    with local_server(given.rest) as server:
+        told = asyncio.run(run(server.port, server.pid, given.streams, given.seconds))
+    print(json.dumps(told | {"exit_code": server.exit_code}))
+    return 1 if told["wrong"] or server.exit_code else 0
 
 
 if __name__ == "__main__":
