@@ -12,14 +12,15 @@ from functools import cached_property
 
 import msgspec
 
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import ConfigError, HeadraceError
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
+from ..protocol.codec import Codec, make_codec
 from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy, Visit
-from ..text.answer_forms import AnswerForm, Mark, ParserChoice, find_form
+from ..text.answer_forms import Mark, ParserChoice
 from .arrivals import Arrival, Finished, Observer
 from .body import Intake
 from .engine_metrics import put_engine, put_ranks
@@ -56,11 +57,14 @@ class EngineHost:
         limits: HostLimits | None = None,
         parsers: ParserChoice | None = None,
         tenancy: Tenancy | None = None,
+        codec: str = "template",
     ) -> None:
         self.tenancy = tenancy
         self._start = start
-        self._parsers = parsers
+        self._parsers, self._codec = parsers, codec
         self.llm = start()
+        if codec != "template":
+            self._check_codec()
         self.names = tuple(names)
         self.limits = limits or HostLimits()
         self.intake = Intake(self.limits.max_body_bytes, self.limits.write_timeout_s)
@@ -72,10 +76,19 @@ class EngineHost:
         self._watcher: asyncio.Task[None] | None = None
 
     @cached_property
-    def form(self) -> AnswerForm:
-        """How the model writes thoughts and calls."""
-        tokenizer = self.llm.tokenizer
-        return find_form(None if tokenizer is None else tokenizer.chat_template, self._parsers)
+    def codec(self) -> Codec:
+        """How the model writes conversations. Raises ConfigError."""
+        if self.llm.tokenizer is None:
+            raise ConfigError("codec", "this model has no tokenizer")
+        return make_codec(self._codec, self.llm.tokenizer, self._parsers)
+
+    def _check_codec(self) -> None:
+        """Refused at the start, not at the first conversation."""
+        try:
+            _ = self.codec
+        except ConfigError:
+            self.llm.close()
+            raise
 
     @property
     def ready(self) -> bool:
