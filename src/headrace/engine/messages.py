@@ -25,6 +25,13 @@ class End(msgspec.Struct, tag=True):
     reason: str
 
 
+class Lost(msgspec.Struct, tag=True):
+    """The giver of a request died after it had reported these tokens: it goes on here, or ends, if it is not here."""
+
+    request: Request
+    output_ids: tuple[int, ...]
+
+
 class Poke(msgspec.Struct, tag=True):
     """Another rank of the group has work; or a front is still there."""
 
@@ -53,7 +60,7 @@ class Stats(msgspec.Struct, tag=True):
     stats: EngineStats
 
 
-ToEngine = Submit | End | Poke | Close | Greet
+ToEngine = Submit | End | Lost | Poke | Close | Greet
 ToFront = Ready | Failed | Deltas | Stats
 Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""
