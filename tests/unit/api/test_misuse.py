@@ -61,6 +61,8 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("repetition_penalty", {"repetition_penalty": 1e-40}),
     ("top_k", {"top_k": None}),
     ("n", {"n": 1.0}),
+    ("logprobs", {"logprobs": 62}),  # the model has 61 ids
+    ("prompt_logprobs", {"prompt_logprobs": 1024}),
 ]
 
 
@@ -69,6 +71,16 @@ def test_wrong_types_name_the_field(llm: LLM, field: str, wishes: dict[str, Any]
     with pytest.raises(InvalidRequest) as caught:
         llm.generate([PROMPT], SamplingParams(**wishes))
     assert caught.value.field == field
+
+
+def test_all_ids_of_the_vocabulary_can_be_reported(llm: LLM) -> None:
+    [output] = llm.generate([PROMPT], SamplingParams(max_tokens=2, logprobs=61, prompt_logprobs=61))
+    assert output.outputs[0].error is None
+    assert len(output.outputs[0].token_ids) == 2
+
+
+def test_a_temperature_below_float32_is_settled_as_greedy() -> None:
+    assert [SamplingParams(temperature=t).settled(61).temperature for t in (1e-300, 1e-44)] == [0.0, 1e-44]
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, "x", 5])
