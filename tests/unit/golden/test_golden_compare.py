@@ -134,9 +134,7 @@ def test_numbers_that_are_none_are_damage_and_no_changed_answers(tmp_path: Path,
     path = tmp_path / "b.json"
     spoiled = entry(4, **{field: ["-0x1.0p+0", value] if field == "logprobs" else value})
     write(path, baseline(s4=spoiled))
-    with pytest.raises(
-        ConfigError, match=r"b\.json is damaged: sample 's4': .* hexadecimal float; bring the file back"
-    ):
+    with pytest.raises(ConfigError, match=r"b\.json is damaged: sample 's4': .* hexadecimal float; bring"):
         read(path, KEY, "make")
 
 
