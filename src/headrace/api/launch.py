@@ -43,7 +43,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
-from .drafters import keep_draft_records
+from .drafters import check_drafter, keep_draft_records
 from .kv_launch import open_connector, store_place
 from .speculation import most_logits, open_speculation
 from .text.engram_map import engram_map
@@ -113,6 +113,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact)
+    check_drafter(config, checkpoint)
     model = load_model(
         checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
     )

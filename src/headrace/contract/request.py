@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -138,9 +138,24 @@ def _ids(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
         raise InvalidRequest("allowed_token_ids", "an empty list allows nothing; leave it out instead")
     if allowed and set(allowed) <= set(banned):
         raise InvalidRequest("banned_token_ids", "bans every id that allowed_token_ids allows")
+    if len(set(banned)) >= vocab_size:
+        raise InvalidRequest("banned_token_ids", "bans every id of the vocabulary")
     if params.logit_bias is not None:
         values["logit_bias"] = plain.biases("logit_bias", params.logit_bias, vocab_size)
     return values
+
+
+def require_a_token(params: SamplingParams, eos_ids: Iterable[int], vocab_size: int) -> None:
+    """Raises InvalidRequest when ``min_tokens`` forbids to end and the lists leave nothing else to draw."""
+    if not params.min_tokens:
+        return
+    ends = {*(() if params.ignore_eos else eos_ids), *(params.stop_token_ids or ())}
+    without = ends | set(params.banned_token_ids or ())
+    allowed = params.allowed_token_ids
+    left = vocab_size - len(without) if allowed is None else len(set(allowed) - without)
+    if left <= 0:
+        words = "forbids the ids that end the text, and the lists of allowed, banned and stop ids leave no other"
+        raise InvalidRequest("min_tokens", words)
 
 
 def _check_structure(params: SamplingParams) -> None:

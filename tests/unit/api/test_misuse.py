@@ -63,6 +63,9 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("n", {"n": 1.0}),
     ("logprobs", {"logprobs": 62}),  # the model has 61 ids
     ("prompt_logprobs", {"prompt_logprobs": 1024}),
+    ("banned_token_ids", {"banned_token_ids": range(61)}),
+    ("min_tokens", {"allowed_token_ids": [3], "stop_token_ids": [3], "min_tokens": 2}),
+    ("min_tokens", {"banned_token_ids": range(60), "stop_token_ids": [60], "min_tokens": 2}),
 ]
 
 
@@ -273,3 +276,18 @@ def test_a_message_that_is_none_costs_its_own_request(model: str) -> None:
     assert "priority" in delta.error
     assert len(asyncio.run(collect_ids(llm, SHORT))[0]) == 7
     llm.close()
+
+
+def test_one_prepared_twice_at_once_is_refused_and_again_afterwards_is_not(llm: LLM) -> None:
+    prepared = llm.prepare(PROMPT, SHORT)
+    with pytest.raises(InvalidRequest, match="is on its way already"):
+        list(llm.feed([prepared, prepared]))
+    for _ in range(2):
+        ends = [output.finished for news in llm.feed([prepared]) for output in news]
+        assert ends[-1]
+    works(llm)
+
+
+def test_the_end_may_be_the_only_token_where_nothing_forbids_it(llm: LLM) -> None:
+    params = SamplingParams(allowed_token_ids=[3], stop_token_ids=[3], temperature=0)
+    assert llm.generate([PROMPT], params)[0].outputs[0].finish_reason == "stop"
