@@ -32,7 +32,10 @@ class Connected:
 def connect(
     config: EngineConfig, *, own_process: bool, progress: Callable[[str, int, int], None] | None = None
 ) -> Connected:
-    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own."""
+    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own.
+
+    ``progress``: as ``launch`` has it; of engines in processes of their own it hears "start" and how many.
+    """
     settle(config)  # refused here, before a process is started for nothing
     told = {"deterministic": config.runtime.deterministic}
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
@@ -49,11 +52,21 @@ def connect(
     on_pull = None if progress is None else lambda done, total: progress("pull", done, total)
     source = resolve_model(config.model.model, progress=on_pull, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
-    if grouped:
-        group, facts = connect_group(config)
-        return Connected(group, tokenizer, facts | told)
-    if split:
-        pair, facts = connect_pair(config)
-        return Connected(pair, tokenizer, facts | told)
-    client = ProcessClient(build_alone, asdict(config))
-    return Connected(client, tokenizer, client.info | told)
+    if grouped or split:
+        client, facts = _start_several(config, progress)
+        return Connected(client, tokenizer, facts | told)
+    alone = ProcessClient(build_alone, asdict(config))
+    return Connected(alone, tokenizer, alone.info | told)
+
+
+def _start_several(
+    config: EngineConfig, progress: Callable[[str, int, int], None] | None
+) -> tuple[EngineClient, dict[str, Any]]:
+    size = config.group.data_parallel_size
+    grouped, count = size > 1, max(2, size)
+    if progress is not None:
+        progress("start", 0, count)
+    client, facts = connect_group(config) if grouped else connect_pair(config)
+    if progress is not None:
+        progress("start", count, count)
+    return client, facts

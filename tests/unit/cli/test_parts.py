@@ -169,7 +169,9 @@ def test_plain_progress_says_each_stage_once(capsys: pytest.CaptureFixture[str])
     for done in (1, 2, 3):
         progress("pull", done, 3 << 20)
     progress("load", 1, 9)
-    assert capsys.readouterr().err == "pulling m (3.0 MiB)\nloading m (9 tensors)\n"
+    progress("start", 0, 2)
+    told = "pulling m (3.0 MiB)\nloading m (9 tensors)\nstarting m (2 engines)\n"
+    assert capsys.readouterr().err == told
 
 
 def test_words_for_sizes_and_layers() -> None:
