@@ -153,9 +153,9 @@ def vllm(cache: Path, threads: int, tell: Tell) -> Recipe:
     environment = ENVIRONMENTS["vllm"]
     python = ensure(environment, cache, tell)
     folder = _file(cache, "vLLM fp32", tell)
-    command = [str(python.with_name("vllm")), "serve", folder, "--host", "127.0.0.1", "--port", "{port}"]
-    command += ["--served-model-name", MODEL, "--dtype", "float32", "--max-model-len", str(CONTEXT)]
-    command += ["--max-num-seqs", "64", "--disable-log-requests"]
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", folder]  # its CLI wants a name
+    command += ["--host", "127.0.0.1", "--port", "{port}", "--served-model-name", MODEL, "--dtype", "float32"]
+    command += ["--max-model-len", str(CONTEXT), "--max-num-seqs", "64"]
     usable = sorted(os.sched_getaffinity(0))[:threads]
     variables = {**environment.run, "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, usable))}
     return Recipe("vLLM fp32", command, MODEL, variables, {"ignore_eos": True})
