@@ -161,9 +161,10 @@ def _embeddings(model: str | None, config: EngineConfig) -> Embeddings | None:
 
 
 def _fair(config: EngineConfig) -> EngineConfig:
-    """The engine takes turns as the queue before it does, and no prompt fills a whole step."""
+    """The engine takes turns as the queue before it does, and no prompt fills a whole step: five eighths are enough for
+    most prompts to need no second one, and leave room for another's."""
     limits = config.scheduler
-    most = limits.long_prefill_threshold or max(1, limits.token_budget // 2)
+    most = limits.long_prefill_threshold or max(1, limits.token_budget * 5 // 8)
     return replace(config, scheduler=replace(limits, priority=True, long_prefill_threshold=most))
 
 

@@ -171,13 +171,17 @@ class Engine:
         for request in self.intake.drain_requests():
             self._roster.take(request, can_fork)
         self._drain_ends()
+        for request, output_ids in self.intake.drain_lost():
+            if self._relay is not None:
+                self._relay.lost(self._roster, request, output_ids)
         self._roster.turn(can_fork)
         self._kv.poll()
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
-            if self._relay is None or not self._relay.ended(self._roster, request_id, reason):
-                self._roster.end(request_id, reason)
+            if self._relay is not None:
+                self._relay.ended(self._roster, request_id, reason)
+            self._roster.end(request_id, reason)
 
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)

@@ -25,6 +25,13 @@ class End(msgspec.Struct, tag=True):
     reason: str
 
 
+class Lost(msgspec.Struct, tag=True):
+    """The giver of a request died after it had reported these tokens: it goes on here, or ends, if it is not here."""
+
+    request: Request
+    output_ids: tuple[int, ...]
+
+
 class Poke(msgspec.Struct, tag=True):
     """Another rank of the group has work; or a front is still there."""
 
@@ -68,7 +75,7 @@ class Profiled(msgspec.Struct, tag=True):
     error: str | None = None
 
 
-ToEngine = Submit | End | Poke | Profile | Close | Greet
+ToEngine = Submit | End | Lost | Poke | Profile | Close | Greet
 ToFront = Ready | Failed | Deltas | Stats | Profiled
 Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""

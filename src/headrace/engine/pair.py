@@ -16,8 +16,8 @@ from headrace.contract.stats import EngineStats, total_stats
 
 from .client import DeltaSink, Sinks
 from .engine import Engine
-from .hand_over import LocalHandOff
 from .lifecycle import EngineLoop
+from .local_hand_off import LocalHandOff
 
 
 class PairClient:

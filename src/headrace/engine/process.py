@@ -18,14 +18,27 @@ import msgspec
 import zmq
 
 from headrace.contract.errors import EngineDead, InvalidRequest
-from headrace.contract.handoff import LOST
 from headrace.contract.request import Request
 from headrace.contract.stats import EngineStats
 
 from .child import child_main
 from .client import DeltaSink, Sinks
 from .local_socket import address_in, make_folder, open_socket
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Poke, Profiled, Ready, Stats, Submit, ToFront
+from .messages import (
+    POLL_MS,
+    Builder,
+    Close,
+    Deltas,
+    End,
+    Failed,
+    Lost,
+    Poke,
+    Profiled,
+    Ready,
+    Stats,
+    Submit,
+    ToFront,
+)
 from .profiling import ProfileWaits
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
@@ -151,9 +164,10 @@ class ProcessClient:
         """No news of this request is awaited from here any more."""
         self._sinks.drop(request_id)
 
-    def lose(self, request_id: str) -> None:
-        """Its giver died: it ends with an error unless this engine has it."""
-        self._post(msgspec.msgpack.encode(End(request_id, LOST)))
+    def lose(self, request: Request, output_ids: tuple[int, ...]) -> None:
+        """Its giver died after it had reported these tokens: unless this engine has it, it goes on from the common
+        store, or ends with an error."""
+        self._post(msgspec.msgpack.encode(Lost(request, output_ids)))
 
     @property
     def dead(self) -> str | None:
