@@ -1,10 +1,11 @@
-"""How fast the local KV store is beside plain files, and how long the look-up of a long chain takes.
+"""How fast the local KV store is beside plain files and LMCache, and how long the look-up of a long chain takes.
 
     python scripts/kv_speed.py                        # in a temporary folder; or --folder /data/test
+    python scripts/kv_speed.py --lmcache /its/python  # beside LMCache's local backends: pip install lmcache, elsewhere
 
 Prints a table of MB/s: values of 64 KiB to 16 MiB written, then read in another order and compared with what was
 written. "plain files" writes one file for each value: no index, no checksum, no bound. What is written goes to the page
-cache in either case, and reads come from it, as a hit soon after a save does. The last lines are the look-up of a chain
+cache in every case, and reads come from it, as a hit soon after a save does. The last lines are the look-up of a chain
 of 512 links, all of them stored, in the store's own process and through `headrace kvstore serve`.
 """
 
@@ -13,8 +14,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -102,14 +105,34 @@ def rates(make: Callable[[Path], Contender], folder: Path, size: int, total: int
     return size * count / wrote / 1e6, size * count / spent / 1e6
 
 
-def measure_rates(folder: Path, total: int, rounds: int) -> list[dict[str, Any]]:
+def lmcache_rates(python: Path, folder: Path, size: int, total: int) -> dict[str, tuple[float, float]]:
+    """Both of its backends, in a process of its environment."""
+    folder.mkdir()
+    script = Path(__file__).with_name("kv_speed_lmcache.py")
+    command = [python, script, "--folder", folder, "--size", str(size), "--count", str(max(4, total // size))]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    try:
+        done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=600, check=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise SystemExit(f"LMCache could not be measured:\n{done.stderr[-2000:]}")
+    found: dict[str, tuple[float, float]] = json.loads(lines[-1])
+    return found
+
+
+def measure_rates(folder: Path, total: int, rounds: int, lmcache: Path | None) -> list[dict[str, Any]]:
     """In turns, so that all meet the same machine; medians."""
     rows = []
     for size in SIZES:
         seen: dict[str, list[tuple[float, float]]] = {}
         for _ in range(rounds):
-            for name, make in CONTENDERS.items():
-                seen.setdefault(name, []).append(rates(make, folder / "store", size, total))
+            found = {name: rates(make, folder / "store", size, total) for name, make in CONTENDERS.items()}
+            if lmcache is not None:
+                found |= lmcache_rates(lmcache, folder / "lmcache", size, total)
+            for name, pair in found.items():
+                seen.setdefault(name, []).append(pair)
         for name, pairs in seen.items():
             write, read = (statistics.median(pair[i] for pair in pairs) for i in range(2))
             rows.append({"size": size, "store": name, "write_mb_s": write, "read_mb_s": read})
@@ -167,10 +190,11 @@ def main() -> None:
     parser.add_argument("--total", type=int, default=256 << 20, help="bytes of each store and size")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=300, help="look-ups")
+    parser.add_argument("--lmcache", type=Path, help="the Python of an environment that has it")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as temporary:
-        rows = measure_rates(Path(temporary), args.total, args.rounds)
+        rows = measure_rates(Path(temporary), args.total, args.rounds, args.lmcache)
         latencies = chain_latency(Path(temporary), args.repeats)
     if args.json:
         print(json.dumps({"rates": rows, "look_up_us": latencies}))
