@@ -20,7 +20,23 @@ from headrace.contract.stats import EngineStats
 from .engine import Engine
 from .lifecycle import EngineLoop
 from .local_socket import open_socket, remove_if_orphaned
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Greet, Lost, Poke, Ready, Stats, Submit, ToEngine
+from .messages import (
+    POLL_MS,
+    Builder,
+    Close,
+    Deltas,
+    End,
+    Failed,
+    Greet,
+    Lost,
+    Poke,
+    Profile,
+    Ready,
+    Stats,
+    Submit,
+    ToEngine,
+)
+from .profiling import Profiler
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
@@ -94,11 +110,13 @@ def _serve(
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
     poller.register(woken, zmq.POLLIN)
-    reporter = Reporter(engine)
+    reporter, profiler = Reporter(engine), Profiler()
     while loop.alive and os.getppid() == parent:
         ready = dict(poller.poll(POLL_MS))
         if (stats := reporter.due()) is not None:
             socket.send(encode(Stats(stats)))
+        for profiled in profiler.due():
+            socket.send(encode(profiled))
         if woken in ready:
             woken.recv()
         if news := take():
@@ -114,6 +132,9 @@ def _serve(
             if isinstance(message, Close):
                 return
             if isinstance(message, Greet):
+                continue
+            if isinstance(message, Profile):
+                profiler.begin(message)
                 continue
             answer = obey(engine, message)
         if answer is not None:

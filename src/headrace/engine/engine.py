@@ -231,6 +231,7 @@ class Engine:
             return  # what this step computed rests on a load that failed; its sequences are computed anew
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
+        self._counts.committed(step.plan, commit)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
         if self._drafting:

@@ -86,6 +86,9 @@ class PairClient:
         """The prompt engine's and the completion engine's."""
         return [engine.stats for engine in self._engines] if self.alive else []
 
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:  # noqa: ARG002  # the protocol's signature
+        return {}
+
     def close(self) -> None:
         """The prompt engine first: then nothing can enter the port that nobody takes."""
         for loop in self._loops:

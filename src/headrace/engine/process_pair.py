@@ -23,7 +23,7 @@ from headrace.contract.stats import EngineStats, total_stats
 from .client import DeltaSink
 from .hand_over import LOST_WORDS
 from .messages import Builder
-from .process import ProcessClient
+from .process import ProcessClient, profile_each
 
 log = logging.getLogger(__name__)
 
@@ -232,6 +232,10 @@ class ProcessPair:
     @property
     def pids(self) -> tuple[int | None, int | None]:
         return self._prompt.pid, self._completion.pid
+
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:
+        """Both engines during the same time. Raises EngineDead."""
+        return profile_each(dict(zip(ROLES, self._engines)), seconds)
 
     def close(self) -> None:
         """Ends open requests and both engines."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import SamplingParams
 
 from ..prompts import Prepared
-from ..protocol.answer_parser import AnswerPlan
 from ..protocol.chat_body import ChatBody, Message, template_messages
 from ..protocol.chat_reply import ChatReply
 from ..protocol.messages_body import CountBody, MessagesBody
@@ -24,11 +20,8 @@ from ..protocol.responses_body import ResponsesBody
 from ..protocol.responses_reply import ResponsesReply
 from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
-from ..protocol.tools import ToolWish
-from ..text.answer_forms import Mark, mark_table, opens_thought
-from ..text.chat import encode_chat
+from ..text.answer_forms import Mark
 from ..text.tokenizer import Tokenizer
-from ..text.tool_prompt import with_tools
 from .host import EngineHost
 
 
@@ -57,14 +50,10 @@ def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
 
 
-def chat_ids(
-    host: EngineHost, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, **template: Any
-) -> list[int]:
-    """Prompt ids of a conversation; ``template``: further arguments of ``encode_chat``. Raises InvalidRequest."""
-    told: Sequence[Mapping[str, Any]] = template_messages(messages)
-    if not host.form.template_has_tools:
-        told, tools = with_tools(told, tools), None
-    return encode_chat(tokenizer_of(host, "messages"), told, tools=tools, **template)
+def chat_ids(host: EngineHost, messages: list[Message], **told: Any) -> list[int]:
+    """Prompt ids of a conversation; ``told``: further arguments of ``Codec.encode``. Raises InvalidRequest."""
+    tokenizer_of(host, "messages")
+    return host.codec.encode(template_messages(messages), **told)
 
 
 def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
@@ -79,7 +68,7 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         add_generation_prompt=begins,
         context=host.llm.max_model_len,
     )
-    plan, sampling = answer_plan(host, wish, ids, sampling)
+    plan, sampling = host.codec.read(wish, ids, sampling)
     prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
     prepared = host.llm.prepare(prompt, sampling, request_id)
     reply = ChatReply(
@@ -91,21 +80,7 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         legacy=body.speaks_functions,
         plan=plan,
     )
-    return Job([prepared], reply, body.streams, plan.marks.ids)
-
-
-def answer_plan(
-    host: EngineHost, wish: ToolWish, ids: list[int], sampling: SamplingParams
-) -> tuple[AnswerPlan, SamplingParams]:
-    """How to read the answer, and the sampling with the constraint that the tools ask for."""
-    form, tokenizer = host.form, tokenizer_of(host, "messages")
-    in_thought = opens_thought(form, tokenizer, ids)
-    wanted = wish.constraint(form, in_thought, sampling.structured_outputs)
-    sampling = msgspec.structs.replace(sampling, structured_outputs=wanted)
-    guaranteed = wanted is not None and wanted.structural_tag is not None
-    marks = mark_table(form, tokenizer, spelled=guaranteed)
-    plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought)
-    return AnswerPlan() if plan.plain else plan, sampling
+    return Job([prepared], reply, body.streams, plan.mark_ids)
 
 
 def messages_ids(host: EngineHost, body: CountBody, context: int | None = None) -> list[int]:
@@ -116,18 +91,18 @@ def messages_ids(host: EngineHost, body: CountBody, context: int | None = None) 
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
     ids = messages_ids(host, body, host.llm.max_model_len)
-    plan, sampling = answer_plan(host, body.tool_wish(), ids, body.sampling())
+    plan, sampling = host.codec.read(body.tool_wish(), ids, body.sampling())
     prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
-    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.marks.ids)
+    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.mark_ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
     ids = chat_ids(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
-    plan, sampling = answer_plan(host, wish, ids, body.sampling())
+    plan, sampling = host.codec.read(wish, ids, body.sampling())
     prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
-    return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.marks.ids)
+    return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.mark_ids)
 
 
 def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
