@@ -190,6 +190,8 @@ class EngineHost:
         for mode, count in stats.graph_steps.items():
             put("graph_steps", count, mode)
         self._put_overlap(stats.overlap)
+        put("expert_moves", stats.experts.moves)
+        put("moe_lb", stats.experts.balance)
         self._put_ranks(getattr(self.llm.client, "rank_stats", [stats]))
         put("engine_up", float(self.llm.client.alive))
         put("draining", float(self.draining))
@@ -218,6 +220,7 @@ class EngineHost:
             put("rank_kv_cache_usage_ratio", stats.used_blocks / stats.num_blocks if stats.num_blocks else 0.0, rank)
             put("rank_steps", stats.steps, rank)
             put("rank_step_tokens", stats.scheduled_tokens, rank)
+            put("rank_expert_rows", stats.experts.rows, rank)
             for outcome, count in stats.votes.items():
                 put("votes", count, rank, outcome)
             put("vote_wait_seconds", stats.vote_wait_s, rank)
