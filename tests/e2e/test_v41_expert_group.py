@@ -63,5 +63,5 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(settings: dict[st
 def test_a_model_without_experts_has_none_to_share(tmp_path: Path) -> None:
     load_tiny("llama", tmp_path)
     ops = resolve_ops("cpu")
-    with pytest.raises(ConfigError, match="^expert_parallel: LlamaForCausalLM has no experts"):
+    with pytest.raises(ConfigError, match=r"^expert_parallel: LlamaForCausalLM has no experts that ranks could share$"):
         load_model(open_checkpoint(tmp_path / "llama"), ops, share=ExpertShare(0, 2, 1))

@@ -137,6 +137,8 @@ def facts_of(launched: Launched) -> tuple[Engine, dict[str, Any]]:
     names = ("vocab_size", "max_model_len", "model_name")
     facts = {name: getattr(launched, name) for name in names}
     cost = {} if launched.step_cost is None else {"step_cost": msgspec.to_builtins(launched.step_cost)}
+    if launched.eyes is not None:
+        facts["eyes"] = dataclasses.asdict(launched.eyes)
     return launched.engine, facts | {"pool": dataclasses.asdict(launched.pool)} | cost
 
 

@@ -13,6 +13,7 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
+from ..pictures import NamedPicture, expand
 from ..prompts import Prepared
 from ..protocol.answer_parser import AnswerPlan
 from ..protocol.chat_body import ChatBody, Message, template_messages
@@ -26,7 +27,7 @@ from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
 from ..protocol.tools import ToolWish
 from ..text.answer_forms import Mark, mark_table, opens_thought
-from ..text.chat import encode_chat
+from ..text.chat import HOLDER, encode_chat
 from ..text.tokenizer import Tokenizer
 from ..text.tool_prompt import with_tools
 from .host import EngineHost
@@ -57,21 +58,37 @@ def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
 
 
-def chat_ids(
+def chat_prompt(
     host: EngineHost, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, **template: Any
-) -> list[int]:
-    """Prompt ids of a conversation; ``template``: further arguments of ``encode_chat``. Raises InvalidRequest."""
-    told: Sequence[Mapping[str, Any]] = template_messages(messages)
+) -> dict[str, Any]:
+    """A conversation as a prompt: ids, and its pictures if any. ``template``: further arguments of ``encode_chat``.
+
+    Raises InvalidRequest."""
+    tokenizer, eyes = tokenizer_of(host, "messages"), host.llm.eyes
+    pictures: list[NamedPicture] = []
+    told: Sequence[Mapping[str, Any]] = template_messages(messages, None if eyes is None else pictures)
     if not host.form.template_has_tools:
         told, tools = with_tools(told, tools), None
-    return encode_chat(tokenizer_of(host, "messages"), told, tools=tools, **template)
+    if eyes is None or not pictures:
+        return {"prompt_token_ids": encode_chat(tokenizer, told, tools=tools, **template)}
+    ids = encode_chat(tokenizer, told, tools=tools, picture=tokenizer.token_text(eyes.token_id), **template)
+    if ids.count(eyes.token_id) != len(pictures):
+        words = f"{HOLDER!a} in a text, or a chat template that drops pictures: {len(pictures)} came"
+        raise InvalidRequest("messages", f"{words}, the prompt shows {ids.count(eyes.token_id)}")
+    return {"prompt_token_ids": ids, "images": pictures}
+
+
+def counted_ids(host: EngineHost, prompt: Mapping[str, Any]) -> list[int]:
+    """The ids of ``chat_prompt``, a picture's as many as it has rows."""
+    ids: list[int] = prompt["prompt_token_ids"]
+    return expand(host.llm.eyes, ids, prompt["images"])[0] if "images" in prompt else ids
 
 
 def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish, sampling = body.tool_wish(), body.sampling()
     begins = body.add_generation_prompt is not False
-    ids = chat_ids(
+    prompt = chat_prompt(
         host,
         body.messages,
         tools=wish.for_template(),
@@ -79,9 +96,8 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         add_generation_prompt=begins,
         context=host.llm.max_model_len,
     )
-    plan, sampling = answer_plan(host, wish, ids, sampling)
-    prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
-    prepared = host.llm.prepare(prompt, sampling, request_id)
+    plan, sampling = answer_plan(host, wish, prompt["prompt_token_ids"], sampling)
+    prepared = host.llm.prepare(prompt | body.prompt_fields(), sampling, request_id)
     reply = ChatReply(
         head(host, request_id),
         tokenizer_of(host, "messages"),
@@ -108,25 +124,30 @@ def answer_plan(
     return AnswerPlan() if plan.plain else plan, sampling
 
 
-def messages_ids(host: EngineHost, body: CountBody, context: int | None = None) -> list[int]:
+def messages_prompt(host: EngineHost, body: CountBody, context: int | None = None) -> dict[str, Any]:
     """``context``: as ``encode_chat``; without it a prompt of any length is counted."""
     tools = body.tool_wish().for_template()
-    return chat_ids(host, body.conversation(), tools=tools, variables=body.variables(), context=context)
+    return chat_prompt(host, body.conversation(), tools=tools, variables=body.variables(), context=context)
+
+
+def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
+    """All that the model would read."""
+    return counted_ids(host, messages_prompt(host, body))
 
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
-    ids = messages_ids(host, body, host.llm.max_model_len)
-    plan, sampling = answer_plan(host, body.tool_wish(), ids, body.sampling())
-    prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
+    prompt = messages_prompt(host, body, host.llm.max_model_len)
+    plan, sampling = answer_plan(host, body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
+    prepared = host.llm.prepare(prompt, sampling, request_id)
     return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.marks.ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    ids = chat_ids(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
-    plan, sampling = answer_plan(host, wish, ids, body.sampling())
-    prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
+    prompt = chat_prompt(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
+    plan, sampling = answer_plan(host, wish, prompt["prompt_token_ids"], body.sampling())
+    prepared = host.llm.prepare(prompt, sampling, request_id)
     return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.marks.ids)
 
 
