@@ -1,6 +1,6 @@
 """What moving experts brings on a trained model's own routing, and what requests notice of it:
 
-    .venv/bin/python scripts/v41_expert_balance.py --model v41-mini
+    .venv/bin/python scripts/v41_expert_balance.py --model v41-mini --table docs/v41.md
 
 Requests go on from held-out text, all at once, drawn with seeds. First on one engine that counts which experts every
 step asks: what ranks would have computed, slowest over mean, with experts where they begin and moved by the policy as
@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace import LLM, SamplingParams
+from headrace.lab.bench.documents import check_text, insert_text
+from headrace.lab.bench.machine import describe, machine_facts
 from headrace.lab.v41_training.measure import prompts_of
 from headrace.lab.v41_training.text import read_texts
 from headrace.models.deepseek_v41.experts import LocalExperts
@@ -33,6 +36,7 @@ from headrace.parallel.eplb.placement import imbalance
 from headrace.parallel.eplb.stats import RebalanceConfig
 from headrace.parallel.exchange import LocalExchange
 
+MARKER = "v41 expert balance"
 Counts = NDArray[np.int64]
 
 
@@ -149,7 +153,10 @@ def main() -> None:
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--rounds", type=int, default=1, help="of the group, without moves and with")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--table", type=Path, help="document to write the tables into")
     args = parser.parse_args()
+    if args.table is not None:
+        check_text(args.table, MARKER)
     prompts = prompts_of(read_texts().held_out, args.prompt)[: args.requests]
     config = RebalanceConfig(args.spares, args.window, args.interval)
     steps = routing(args, prompts)
@@ -161,16 +168,26 @@ def main() -> None:
         groups = [{"moving": name} | asdict(run) for name, run in served]
         print(json.dumps({"steps": len(steps), "placed": [asdict(row) for row in placed], "served": groups}))
         return
-    print(f"{len(steps)} steps of {args.requests} requests\n")
-    print("| ranks | slots | slowest over mean, before | after | experts copied to other ranks | layers changed |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    for p in placed:
-        print(f"| {p.ranks} | {p.slots} | {p.before:.3f} | {p.after:.3f} | {p.moved} | {p.placements} |")
-    if served:
-        print("\n| experts move | experts moved | balance | between tokens, p50, ms | p99 | longest |")
-        print("|---|---:|---:|---:|---:|---:|")
-    for name, s in served:
-        print(f"| {name} | {s.moves} | {s.balance:.3f} | {s.p50:.1f} | {s.p99:.1f} | {s.longest:.1f} |")
+    words = f"{len(steps)} steps of {args.requests} requests, experts placed every {args.interval} steps.\n\n"
+    text = words + placed_table(placed) + (served_table(served) if served else "")
+    print(text)
+    if args.table is not None:
+        insert_text(args.table, MARKER, f"Measured on: {describe(machine_facts())}; model {args.model}. {text}")
+
+
+def placed_table(rows: list[Placed]) -> str:
+    lines = ["| ranks | slots | slowest over mean, before | after | experts copied to other ranks | layers changed |"]
+    lines.append("|---:|---:|---:|---:|---:|---:|")
+    lines += [f"| {p.ranks} | {p.slots} | {p.before:.3f} | {p.after:.3f} | {p.moved} | {p.placements} |" for p in rows]
+    return "\n".join(lines) + "\n"
+
+
+def served_table(rows: list[tuple[str, Served]]) -> str:
+    lines = ["", "| two processes, experts move | moved | balance | between tokens, p50, ms | p99 | longest |"]
+    lines.append("|---|---:|---:|---:|---:|---:|")
+    for name, s in rows:
+        lines.append(f"| {name} | {s.moves} | {s.balance:.3f} | {s.p50:.1f} | {s.p99:.1f} | {s.longest:.1f} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
