@@ -2,9 +2,10 @@
 
     .venv/bin/python scripts/v41_truncation.py --model DIR --tokens 2048,4096,8192,16000 --keep 140,512
 
-Per number of tokens one prompt of random ids, then some more ids fed one by one as if they had been generated. Per value
-of ``keep``: rows that decoder layers computed, user time of the prompt against that of computing everything (which runs
-before and after), the largest logit difference at the prompt's end, and the perplexity of the ids that follow, as a ratio.
+Per number of tokens one prompt of random ids, then some more ids fed one by one as if they had been generated. Per
+value of ``keep``: rows that decoder layers computed, user time of the prompt against that of computing everything
+(which runs before and after), the largest logit difference at the prompt's end, and the perplexity of the ids that
+follow, as a ratio.
 ``--model dummy:config.json`` measures a shape; ``--table`` writes the table into a document, between its markers.
 """
 
