@@ -46,8 +46,8 @@ class RoutedExperts(Protocol):
     def run(
         self, program: Program, layer: int, params: MoEParams, hidden: Tensor, chosen: Tensor, weights: Tensor
     ) -> Tensor:
-        """hidden (T, hidden), chosen (T, k) int64 ascending, weights (T, k) -> (T, hidden): contributions added in
-        the order of ``chosen``."""
+        """hidden (T, hidden) as inputs of 4-bit matrices are, chosen (T, k) int64 ascending, weights (T, k) ->
+        (T, hidden): contributions added in the order of ``chosen``."""
         ...
 
     def company(self, program: Program) -> None:
@@ -66,6 +66,10 @@ class LocalExperts:
     ) -> Tensor:
         del layer
         out, limit = torch.zeros_like(hidden), program.config.swiglu_limit
+        if len(hidden) == 1:  # a lone row needs no gathering
+            for number, weight in zip(chosen[0].tolist(), weights[0].split(1)):
+                out += run_expert(program.arithmetic, params.experts[number], hidden, weight, limit)
+            return out
         for number in chosen.unique().tolist():
             rows, place = (chosen == number).nonzero(as_tuple=True)
             expert, weight = params.experts[number], weights[rows, place]
@@ -92,15 +96,18 @@ def experts(
     arithmetic = step.arithmetic
     bias = torch.where(image_rows.unsqueeze(1), params.image_bias, params.bias)
     chosen, weights = choose_experts(arithmetic.exact_linear(hidden, params.gate), bias, moe)
-    out = routed.run(step, layer, params, hidden, chosen, weights)
-    shared = run_expert(arithmetic, params.shared, hidden, None, step.config.swiglu_limit)
+    coded = arithmetic.coded(hidden)
+    out = routed.run(step, layer, params, coded, chosen, weights)
+    shared = run_expert(arithmetic, params.shared, coded, None, step.config.swiglu_limit)
     return arithmetic.stored(out + shared)
 
 
-def run_expert(arithmetic: Arithmetic, expert: ExpertParams, x: Tensor, weight: Tensor | None, limit: float) -> Tensor:
-    """(n, hidden) -> (n, hidden). The tokens' weights (n,) are multiplied in before the second product, and so before
-    its input's rounding."""
-    gate, up = arithmetic.coded_linear(x, expert.gate_up).chunk(2, dim=1)
+def run_expert(
+    arithmetic: Arithmetic, expert: ExpertParams, coded: Tensor, weight: Tensor | None, limit: float
+) -> Tensor:
+    """(n, hidden), rounded as inputs are -> (n, hidden). The tokens' weights (n,) are multiplied in before the second
+    product, and so before its input's rounding."""
+    gate, up = arithmetic.linear(coded, expert.gate_up).chunk(2, dim=1)
     inner = silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
     if weight is not None:
         inner = inner * weight.unsqueeze(1)
