@@ -14,11 +14,11 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 from headrace import LLM, SamplingParams
+from local_server import local_server
 
 TASK = "headrace_choices"
 YAML = """task: {task}
@@ -42,18 +42,6 @@ def write_task(folder: Path, rows: list[dict[str, Any]], count: int) -> None:
         lines.append({"question": rows[number]["question"], "choices": choices, "label": number % 2})
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "task.yaml").write_text(YAML.format(task=TASK, data=data))
-
-
-def start(rest: list[str]) -> tuple[subprocess.Popen[str], str]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "headrace", "serve", "--port", "0", *rest], stderr=subprocess.PIPE, text=True
-    )
-    assert server.stderr is not None
-    for line in server.stderr:
-        if " on http" in line:
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            return server, line.rsplit(" ", 1)[1].strip()
-    raise SystemExit("the server did not start")
 
 
 def harness(tool: str, url: str, folder: Path, model: str) -> tuple[float, list[dict[str, Any]]]:
@@ -91,12 +79,8 @@ def main() -> int:
     rows = [json.loads(line) for line in given.data.read_text("utf-8").splitlines()[: given.count + 1]]
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), rows, len(rows) - 1)
-        server, url = start(["--model", given.model, *given.rest])
-        try:
-            accuracy, samples = harness(given.lm_eval, url, Path(name), given.model)
-        finally:
-            server.terminate()
-            server.wait(60)
+        with local_server(["--model", given.model, *given.rest]) as server:
+            accuracy, samples = harness(given.lm_eval, server.url, Path(name), given.model)
     with LLM(given.model) as llm:
         pairs = [
             (float(told[0]), scored(llm, *asked))

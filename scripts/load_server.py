@@ -3,8 +3,10 @@
 Not part of CI. Starts ``headrace serve`` with what is given after ``--`` and keeps ``--streams`` clients on it for
 ``--seconds``. Well-behaved clients must get every token of every answer; nonsense must be refused as 4xx. At the end no
 sequence may be open, every KV block must be back, and memory must not have grown since the middle of the run. (The KV
-pool takes its pages as it is first used: choose one that fills early.) Prints one JSON object; exits with 1 when
-something is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
+pool takes its pages as it is first used: choose one that fills early.) An answer may take ``--deadline`` seconds; on a
+machine that others use too, compare ``cpu_share`` (processors that the server got, on average) and ``silence_s`` (the
+longest time in which no client at all got a token) before blaming the server. Prints one JSON object; exits with 1
+when something is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
 """
 
 from __future__ import annotations
@@ -14,9 +16,7 @@ import asyncio
 import json
 import os
 import random
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.lab.bench.load.client import Target, ask
+from local_server import local_server
 
 SETTLE_S = 60.0
 SLACK_BYTES = 96 << 20  # buffers of connections and caches that fill once
@@ -42,10 +43,20 @@ BAD = [
 
 @dataclass
 class Tally:
-    """What happened, by kind; ``wrong`` must stay empty."""
+    """What happened, by kind; ``wrong`` must stay empty. ``silence_s``: the longest time without a token for all."""
 
+    deadline_s: float = 300.0
     done: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
+    longest_s: float = 0.0
+    silence_s: float = 0.0
+    heard_s: float = field(default_factory=time.perf_counter)
+
+    def hear(self, times: list[tuple[float, int]]) -> None:
+        """Tokens came. Those of an answer are told at its end, so this is a little more than the truth."""
+        for now, _ in times:
+            self.silence_s = max(self.silence_s, now - self.heard_s)
+            self.heard_s = max(self.heard_s, now)
 
 
 def request_bytes(port: int, body: bytes) -> bytes:
@@ -62,6 +73,8 @@ async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
     tokens = rng.randrange(4, 48)
     prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
     outcome = await ask(Target(f"http://127.0.0.1:{port}", counts_ids=True), prompt, tokens)
+    tally.hear(outcome.times)
+    tally.longest_s = max(tally.longest_s, outcome.ended_s - outcome.sent_s)
     if outcome.error is not None:
         tally.wrong[f"well-behaved: {outcome.error[:80]}"] += 1
     elif sum(count for _, count in outcome.times) != tokens or outcome.num_generated != tokens:
@@ -118,7 +131,7 @@ async def client(port: int, number: int, end: float, tally: Tally) -> None:
     while time.monotonic() < end:
         [name] = rng.choices(names, weights)
         try:
-            async with asyncio.timeout(300):
+            async with asyncio.timeout(tally.deadline_s):
                 await KINDS[name][0](port, rng, tally)
             tally.done[name] += 1
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
@@ -168,22 +181,24 @@ async def settled(port: int, blocks: float) -> dict[str, float]:
     return held
 
 
-def start(rest: list[str]) -> tuple[subprocess.Popen[str], int]:
-    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", *rest]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    for line in server.stderr:
-        if " on http" in line:
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            return server, int(line.rsplit(":", 1)[1])
-    raise SystemExit("the server did not start")
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and all below it."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0.0
+    own = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(cpu_s(int(child)) for child in children)
 
 
-async def run(port: int, pid: int, streams: int, seconds: float) -> dict[str, object]:
-    tally = Tally()
+async def run(port: int, pid: int, streams: int, seconds: float, deadline_s: float) -> dict[str, object]:
+    tally = Tally(deadline_s)
     await well_behaved(port, random.Random(0), tally)
     blocks = (await metrics(port))["headrace_kv_cache_used_blocks"]
+    began, before = time.monotonic(), cpu_s(pid)
     memory = await load(port, pid, streams, seconds, tally)
+    share = (cpu_s(pid) - before) / (time.monotonic() - began)
     held = await settled(port, blocks)
     if any(held.values()):
         tally.wrong["something is still held"] += 1
@@ -192,6 +207,7 @@ async def run(port: int, pid: int, streams: int, seconds: float) -> dict[str, ob
     if late > early + SLACK_BYTES:
         tally.wrong["memory grows"] += 1
     told = {"done": dict(tally.done), "wrong": dict(tally.wrong), "held": held}
+    told |= {"longest_answer_s": tally.longest_s, "silence_s": tally.silence_s, "cpu_share": share}
     return told | {"memory_bytes": {"middle": early, "end": late, "last": memory[-1]}}
 
 
@@ -199,16 +215,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--deadline", type=float, default=300.0, help="seconds an answer may take")
     parser.add_argument("rest", nargs="*", help="after --: options of headrace serve")
     given = parser.parse_args()
-    server, port = start(given.rest)
-    try:
-        told = asyncio.run(run(port, server.pid, given.streams, given.seconds))
-    finally:
-        server.terminate()
-        told_code = server.wait(120)
-    print(json.dumps(told | {"exit_code": told_code}))
-    return 1 if told["wrong"] or told_code else 0
+    with local_server(given.rest) as server:
+        told = asyncio.run(run(server.port, server.pid, given.streams, given.seconds, given.deadline))
+    print(json.dumps(told | {"exit_code": server.exit_code}))
+    return 1 if told["wrong"] or server.exit_code else 0
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -22,6 +20,7 @@ from typing import Any
 import httpx
 
 from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
+from local_server import local_server
 
 WAIT_S = 300.0
 
@@ -67,16 +66,8 @@ def measure(url: str, keys: dict[str, str], requests: int, floods: int) -> tuple
     return p95(alone), p95(beside)
 
 
-def start(folder: Path, keys: dict[str, str], rest: list[str]) -> tuple[subprocess.Popen[str], str]:
-    Registry([Tenant(name=name, key_sha256=hash_key(key)) for name, key in keys.items()]).save(folder / "tenants.json")
-    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", "--tenants", str(folder / "tenants.json")]
-    server = subprocess.Popen([*command, *rest], stderr=subprocess.PIPE, text=True, env=os.environ)
-    assert server.stderr is not None
-    for line in server.stderr:
-        if " on http" in line:
-            threading.Thread(target=server.stderr.read, daemon=True).start()
-            return server, line.rsplit(" ", 1)[1].strip()
-    raise SystemExit("the server did not start")
+def write_tenants(path: Path, keys: dict[str, str]) -> None:
+    Registry([Tenant(name=name, key_sha256=hash_key(key)) for name, key in keys.items()]).save(path)
 
 
 def main() -> int:
@@ -88,12 +79,10 @@ def main() -> int:
     given = parser.parse_args()
     keys = {name: new_key() for name in ("quiet", "flood")}
     with tempfile.TemporaryDirectory() as folder:
-        server, url = start(Path(folder), keys, given.rest)
-        try:
-            alone, beside = measure(url, keys, given.requests, given.floods)
-        finally:
-            server.terminate()
-            server.wait(60)
+        tenants = Path(folder) / "tenants.json"
+        write_tenants(tenants, keys)
+        with local_server(["--tenants", str(tenants), *given.rest]) as server:
+            alone, beside = measure(server.url, keys, given.requests, given.floods)
     bound = 2 * alone + given.step
     told: dict[str, Any] = {"p95_alone_s": alone, "p95_beside_s": beside, "bound_s": bound, "kept": beside <= bound}
     print(json.dumps(told))

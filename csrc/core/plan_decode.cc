@@ -1,5 +1,7 @@
-// The DECODE planner: one row per running sequence and the drafts worth verifying. Prefills nothing.
+// The DECODE planner: one row per running sequence and the drafts worth verifying. Prefills nothing; a sequence that
+// came without the last of its KV computes that first.
 #include <algorithm>
+#include <utility>
 
 #include "core/planner.h"
 
@@ -44,9 +46,12 @@ std::vector<Sequence*> longest_output_first(const Queues& queues) {
   return order;
 }
 
-// The row of a sequence and its drafts, as far as its length allows; q is 0 when it needs nothing.
-Slice whole_slice(Sequence& seq, const Limits& limits) {
-  const std::int32_t need = running_need(seq, limits);
+// The row of a sequence and its drafts, as far as its length allows; q is 0 when it needs nothing. One that lacks KV
+// takes more rows, out of the `spare` ones.
+Slice whole_slice(Sequence& seq, const Limits& limits, std::int32_t* spare) {
+  const std::int32_t need = running_need(seq, limits), lacking = std::max(0, need - seq.num_drafts() - 1);
+  if (lacking > *spare) return {&seq, 1 + std::exchange(*spare, 0), 0, Clip::kTokenBudget};
+  *spare -= lacking;
   // The last token a sequence may have is never an input; drafts beyond it could not be emitted.
   const std::int32_t most = seq.length_limit(limits.max_model_len) - 1 - seq.ledger.num_computed();
   const std::int32_t q = std::max(0, std::min(need, most));
@@ -59,10 +64,11 @@ std::vector<Slice> serve(PlanContext& context, bool* preempted) {
   const std::vector<Sequence*> order = longest_output_first(context.queues);
   const Limits& limits = context.limits;
   const std::size_t rows = std::min(limits.token_budget, limits.input_budget / (1 + limits.draft_slots));
+  auto spare = static_cast<std::int32_t>(rows - std::min(rows, order.size()));
   std::vector<Slice> served;
   std::size_t head = 0;  // those before it gave way
   for (std::size_t i = order.size(); i > head && served.size() < rows; --i) {
-    const Slice slice = whole_slice(*order[i - 1], limits);
+    const Slice slice = whole_slice(*order[i - 1], limits, &spare);
     if (slice.q == 0) continue;
     while (i > head && context.allocator.allocate(*slice.seq, slice.q, limits.lookahead, nullptr, 0) > 0) {
       context.preempt(*order[head++], StaleMode::kDeliver);
@@ -82,7 +88,10 @@ void verify(PlanContext& context, std::vector<Slice>& slices) {
   for (const Slice& slice : slices) rows.push_back({slice.drafts, slice.seq->confidences});
   const std::int32_t num_seqs = static_cast<std::int32_t>(slices.size());
   const std::int32_t inputs = context.limits.input_budget - context.limits.draft_slots * num_seqs;
-  const VerifyChoice choice = choose_drafts(rows, context.cost, std::min(context.limits.token_budget, inputs));
+  std::int32_t lacking = 0;  // rows that neither decode nor verify
+  for (const Slice& slice : slices) lacking += slice.q - slice.drafts - 1;
+  const std::int32_t most = std::min(context.limits.token_budget, inputs) - lacking;
+  const VerifyChoice choice = choose_drafts(rows, context.cost, most);
   for (std::size_t i = 0; i < slices.size(); ++i) {
     const std::int32_t dropped = slices[i].drafts - choice.drafts[i];
     slices[i].q -= dropped, slices[i].drafts -= dropped;

@@ -1,5 +1,6 @@
 // The MIXED planner: one token budget, no phases.
 #include <algorithm>
+#include <tuple>
 
 #include "core/planner.h"
 
@@ -54,22 +55,38 @@ bool make_room(PlanContext& context, Decision& decision, Slice& slice, std::size
   return true;
 }
 
-void plan_running(PlanContext& context, Decision& decision) {
-  std::size_t position = 0;
-  while (position < context.queues.running().size() && decision.left.tokens > 0) {
+// One running sequence's share of the step. False when it had to give way itself.
+bool plan_one(PlanContext& context, Decision& decision, Sequence* seq, std::size_t& position) {
+  const std::int32_t need = running_need(*seq, context.limits);
+  Slice slice = clip_need(*seq, need, context.limits, decision.left);
+  if (slice.q <= 0) {
+    if (need > 0) context.plan.note(seq->id(), Note::kNoBudget, need);
+    return true;
+  }
+  if (!make_room(context, decision, slice, position)) return false;
+  slice.drafts = std::max(0, slice.q - (need - slice.drafts));
+  charge(decision.left, slice, context.limits);
+  decision.slices.push_back(slice);
+  return true;
+}
+
+// Running sequences in order of admission, as far as `wanted`. False when one had to give way itself.
+template <typename Wanted>
+bool plan_running(PlanContext& context, Decision& decision, Wanted wanted) {
+  for (std::size_t position = 0; position < context.queues.running().size() && decision.left.tokens > 0; ++position) {
     Sequence* seq = context.queues.running()[position];
-    const std::int32_t need = running_need(*seq, context.limits);
-    Slice slice = clip_need(*seq, need, context.limits, decision.left);
-    if (slice.q <= 0) {
-      if (need > 0) context.plan.note(seq->id(), Note::kNoBudget, need);
-      ++position;
-      continue;
-    }
-    if (!make_room(context, decision, slice, position)) return;
-    slice.drafts = std::max(0, slice.q - (need - slice.drafts));
-    charge(decision.left, slice, context.limits);
-    decision.slices.push_back(slice);
-    ++position;
+    if (wanted(*seq) && !plan_one(context, decision, seq, position)) return false;
+  }
+  return true;
+}
+
+// Makes planned slices part of the step, behind those that are already: slices stand in the order they were settled.
+void settle_planned(PlanContext& context, Decision& decision) {
+  auto& slices = decision.slices;
+  const auto open = std::stable_partition(slices.begin(), slices.end(), [](const Slice& s) { return s.settled; });
+  for (auto slice = open; slice != slices.end(); ++slice) {
+    context.settle(*slice);
+    slice->settled = true;
   }
 }
 
@@ -104,8 +121,9 @@ bool admit(PlanContext& context, Decision& decision, Sequence* seq) {
   if (hit.num_tokens > 0) context.plan.note(seq->id(), Note::kHit, hit.num_tokens);
   context.queues.admit(seq);
   charge(decision.left, slice, limits);
-  decision.slices.push_back(slice);
   context.settle(slice);
+  slice.settled = true;
+  decision.slices.push_back(slice);
   return true;
 }
 
@@ -123,16 +141,58 @@ bool serve_waiting(PlanContext& context, Decision& decision, Sequence* seq) {
   return passed_over(context, *seq) || admit(context, decision, seq);
 }
 
+// Still computing what was there before it generates: it needs more than one token and its drafts.
+bool in_prefill(const Sequence& seq, const Limits& limits) { return running_need(seq, limits) > 1 + seq.num_drafts(); }
+
+bool before(const Sequence& one, const Sequence& other) {
+  return std::tie(one.spec.priority, one.spec.arrival) < std::tie(other.spec.priority, other.spec.arrival);
+}
+
+// Running sequences in order of admission; then, if nothing was taken away, the waiting ones.
+void plan_first_come(PlanContext& context, Decision& decision) {
+  plan_running(context, decision, [](const Sequence&) { return true; });
+  settle_planned(context, decision);
+  if (decision.preempted) return;  // what was just taken away must not be handed to newcomers
+  context.queues.visit_waiting([&](Sequence* seq) { return serve_waiting(context, decision, seq); });
+}
+
+// Whoever generates; then prompts by rank, whether running or waiting: a long prompt of low rank that was admitted in
+// a quiet moment must not keep a better one waiting for its end. A victim ranks behind the prompt that needs room, and
+// so behind everyone admitted before it: what has been settled is never taken back.
+void plan_by_rank(PlanContext& context, Decision& decision) {
+  const Limits& limits = context.limits;
+  bool room = plan_running(context, decision, [&](const Sequence& seq) { return !in_prefill(seq, limits); });
+  std::vector<Sequence*> prompts;
+  for (Sequence* seq : context.queues.running())
+    if (in_prefill(*seq, limits)) prompts.push_back(seq);
+  std::stable_sort(prompts.begin(), prompts.end(), [](auto* one, auto* other) { return before(*one, *other); });
+  const std::vector<Sequence*> waiting = context.queues.waiting();
+  std::size_t next = 0;
+  bool open = true;
+  const auto serve_before = [&](const Sequence* limit) {
+    while (open && !decision.preempted && next < waiting.size() && (!limit || before(*waiting[next], *limit)))
+      open = serve_waiting(context, decision, waiting[next++]);
+  };
+  std::size_t anywhere = 0;
+  for (Sequence* seq : prompts) {
+    if (!room || decision.left.tokens <= 0) break;
+    serve_before(seq);
+    if (seq->status == Status::kRunning) room = plan_one(context, decision, seq, anywhere);
+  }
+  settle_planned(context, decision);
+  serve_before(nullptr);
+}
+
 }  // namespace
 
 Decision plan_mixed(PlanContext& context) {
   Decision decision;
   decision.left = {context.limits.token_budget, context.limits.input_budget};
   trim_drafts(context);
-  plan_running(context, decision);
-  for (const Slice& slice : decision.slices) context.settle(slice);
-  if (decision.preempted) return decision;  // what was just taken away must not be handed to newcomers
-  context.queues.visit_waiting([&](Sequence* seq) { return serve_waiting(context, decision, seq); });
+  if (context.queues.by_priority())
+    plan_by_rank(context, decision);
+  else
+    plan_first_come(context, decision);
   return decision;
 }
 

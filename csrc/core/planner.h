@@ -18,6 +18,7 @@ struct Slice {
   std::int32_t q = 0;
   std::int32_t drafts = 0;
   Clip clip = Clip::kWhole;
+  bool settled = false;  // part of the step, see PlanContext::settle
 };
 
 // What a step has left. `keys` and `time_ns` are of prompt steps; infinite where there is no limit.

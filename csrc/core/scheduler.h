@@ -93,8 +93,9 @@ class Scheduler {
   // Phased engines only. Throws InvalidField.
   void fork(SeqId parent, SequenceSpec spec);
   // Gives a waiting sequence that was prefilled elsewhere its blocks, for all tokens but the last, and makes it
-  // prompted but not ready: fill them, then set_ready. False (no change) while blocks are missing.
-  bool place(SeqId id);
+  // prompted but not ready: fill them, then set_ready. False (no change) while blocks are missing. `from_cache`: it
+  // begins with what the pool holds of it, and its next steps compute the rest, as far as others leave them room.
+  bool place(SeqId id, bool from_cache = false);
   // Per draft: acceptance given that all before it were accepted. For the next step only. Throws InvalidField.
   void set_confidences(SeqId id, std::vector<double> confidences);
   // What verifying more drafts costs, from now on. Throws InvalidField.

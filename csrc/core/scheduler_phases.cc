@@ -92,19 +92,22 @@ void Scheduler::fork(SeqId parent_id, SequenceSpec spec) {
   queues_.push_prompted(&child);
 }
 
-bool Scheduler::place(SeqId id) {
+bool Scheduler::place(SeqId id, bool from_cache) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end() || it->second->status != Status::kWaiting || it->second->spec.outputs.empty() ||
       it->second->num_preemptions > 0)
     throw InvalidField("id", std::to_string(id) + " is not a waiting sequence that was prefilled elsewhere");
   Sequence& seq = *it->second;
   if (verdict(seq)) return false;  // the next plan ends it
-  const std::int32_t computed = seq.ledger.num_tokens() - 1;
+  const Limits& limits = config_.limits;
+  const Hit hit = from_cache ? allocator_.find_hit(seq) : Hit{};
+  const Hit* taken = from_cache ? &hit : nullptr;
+  const std::int32_t all = seq.ledger.num_tokens() - 1, rest = all - hit.num_tokens;
   if (num_running() + num_prompted() > 0 &&
-      allocator_.missing(seq, computed, config_.limits.lookahead, nullptr, config_.limits.watermark_blocks) > 0)
+      allocator_.missing(seq, rest, limits.lookahead, taken, limits.watermark_blocks) > 0)
     return false;
-  if (allocator_.allocate(seq, computed, 0, nullptr, 0) > 0) return false;
-  seq.ledger.start_at(computed);
+  if (allocator_.allocate(seq, rest, 0, taken, 0) > 0) return false;
+  seq.ledger.start_at(from_cache ? hit.num_tokens : all);
   seq.arrived_computed = seq.admitted_before = true;
   seq.spec.ready = false;
   queues_.push_prompted(&seq);

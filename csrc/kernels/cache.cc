@@ -10,7 +10,7 @@ void write_kv(const WriteKvArgs& args) {
     const std::int64_t block = args.slots[t] / args.block_size, offset = args.slots[t] % args.block_size;
     for (std::int64_t h = 0; h < args.kv_heads; ++h) {
       const std::int64_t from = (t * args.kv_heads + h) * args.head_dim;
-      const std::int64_t to = (block * args.kv_heads + h) * args.block_size + offset;
+      const CacheRow to{block, h * args.block_size + offset};
       table().write_row(args.k + from, args.head_dim, args.k_cache, to);
       table().write_row(args.v + from, args.head_dim, args.v_cache, to);
     }

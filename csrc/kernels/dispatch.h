@@ -27,7 +27,7 @@ struct Table {
   void (*gate_mul)(const GateArgs&);
   void (*qkv_to_cache)(const HeadsArgs&);
   void (*axpy)(const AxpyArgs&);
-  void (*write_row)(const float* x, std::int64_t head_dim, KvCache cache, std::int64_t index);
+  void (*write_row)(const float* x, std::int64_t head_dim, KvCache cache, CacheRow row);
   // Attention of one chunk to one KV head: whole, or one partition and then the merge (see
   // generic/attention.h). `next` is what the calling thread will probably read after it: blocks lie anywhere, and no
   // processor foresees where.

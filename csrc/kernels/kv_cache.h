@@ -23,16 +23,23 @@ constexpr std::int64_t row_bytes(KvFormat format, std::int64_t head_dim) {
   return head_dim * element_bytes(format) + scale_bytes(format);
 }
 
-// Rows of keys or values, (blocks, kv_heads, block_size) of them.
+// Which row: `index` counts those of a block, head * block_size + offset.
+struct CacheRow {
+  std::int64_t block, index;
+};
+
+// Rows of keys or values, (blocks, kv_heads, block_size) of them. Those of a block lie side by side; from one block to
+// the next it is `block_bytes`, so that the blocks of all layers can lie in turns.
 struct KvCache {
   std::uint8_t* data;
   KvFormat format;
+  std::int64_t block_bytes;
 
-  KvCache(void* at, KvFormat as) : data(static_cast<std::uint8_t*>(at)), format(as) {}
-  KvCache(float* at) : KvCache(at, KvFormat::kFloat32) {}
+  KvCache(void* at, KvFormat as, std::int64_t bytes)
+      : data(static_cast<std::uint8_t*>(at)), format(as), block_bytes(bytes) {}
 
-  std::uint8_t* row(std::int64_t index, std::int64_t head_dim) const {
-    return data + index * row_bytes(format, head_dim);
+  std::uint8_t* row(CacheRow row, std::int64_t head_dim) const {
+    return data + row.block * block_bytes + row.index * row_bytes(format, head_dim);
   }
 };
 

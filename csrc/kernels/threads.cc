@@ -46,10 +46,15 @@ int usable_processors() {
   return n ? static_cast<int>(n) : 1;
 }
 
-// One job at a time. `ticket_` is (job number << 32 | items left): a thread claims an item by counting it
-// down with a compare-exchange. A thread that wakes late, in the next job, fails that exchange; one that
-// succeeds knows its job is unfinished, so run_, context_ and items_ are that job's. They are read only after
-// a successful claim.
+// The items of a job that one thread has first. `ticket` is (job number << 32 | items left): whoever takes one counts
+// it down with a compare-exchange.
+struct alignas(64) Lane {
+  std::atomic<std::uint64_t> ticket{0};
+};
+
+// One job at a time. A thread takes the items of its own lane, in rising order, then those of the others. One that
+// wakes late, in the next job, fails the exchange; one that succeeds knows its job is unfinished, so run_, context_,
+// first_, items_ and deal_ are that job's. They are read only after an item has been taken.
 class Pool {
  public:
   explicit Pool(int threads) { start(threads); }
@@ -75,12 +80,13 @@ class Pool {
     return refused_.load() == 0;
   }
 
-  void run(std::int64_t items, ItemFunction body, const void* context) {
+  void run(std::int64_t items, Deal deal, ItemFunction body, const void* context) {
     if (items > 1 && size() > 1 && !inside_item() && submit_.try_lock()) {
       const std::lock_guard lock(submit_, std::adopt_lock);
       constexpr std::int64_t most = 0x7fffffff;
       for (std::int64_t first = 0; first < items; first += most) {
-        run_job(first, std::min(most, items - first), body, context);
+        first_ = first, items_ = std::min(most, items - first), deal_ = deal, run_ = body, context_ = context;
+        run_job();
       }
     } else {
       for (std::int64_t i = 0; i < items; ++i) body(context, i);
@@ -93,14 +99,15 @@ class Pool {
     return inside;
   }
 
-  void run_job(std::int64_t first, std::int64_t count, ItemFunction body, const void* context) {
-    first_ = first, items_ = count, run_ = body, context_ = context;
-    unfinished_.store(static_cast<std::uint32_t>(count), std::memory_order_relaxed);
-    const std::uint64_t job = (ticket_.load(std::memory_order_relaxed) >> 32) + 1;
-    ticket_.store(job << 32 | static_cast<std::uint64_t>(count), std::memory_order_release);
+  void run_job() {
+    unfinished_.store(static_cast<std::uint32_t>(items_), std::memory_order_relaxed);
+    const std::uint64_t job = (lanes_[0].ticket.load(std::memory_order_relaxed) >> 32) + 1;
+    for (std::size_t lane = 0; lane < lanes_.size(); ++lane) {
+      lanes_[lane].ticket.store(job << 32 | static_cast<std::uint64_t>(share(lane)), std::memory_order_release);
+    }
     jobs_.fetch_add(1, std::memory_order_relaxed);
     wake();
-    while (claim_and_run()) {
+    while (take_and_run(0)) {
     }
     const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
     if (spin_until(finished)) return;
@@ -109,16 +116,47 @@ class Pool {
     }
   }
 
-  bool claim_and_run() {
-    std::uint64_t seen = ticket_.load(std::memory_order_acquire);
+  std::int64_t begin(std::size_t lane) const {
+    return stretch_begin(items_, static_cast<std::int64_t>(lane), static_cast<std::int64_t>(lanes_.size()));
+  }
+
+  // How many items a lane has at first, and which is the last but `left - 1` of them.
+  std::int64_t share(std::size_t lane) const {
+    const auto lanes = static_cast<std::int64_t>(lanes_.size()), index = static_cast<std::int64_t>(lane);
+    return deal_ == Deal::kStretches ? begin(lane + 1) - begin(lane) : (items_ - index + lanes - 1) / lanes;
+  }
+  std::int64_t item(std::size_t lane, std::int64_t left) const {
+    const std::int64_t at = share(lane) - left;
+    const auto lanes = static_cast<std::int64_t>(lanes_.size()), index = static_cast<std::int64_t>(lane);
+    return first_ + (deal_ == Deal::kStretches ? begin(lane) + at : index + at * lanes);
+  }
+
+  // The thread's own lane first, then those after it in a circle.
+  bool take_and_run(std::size_t own) {
+    for (std::size_t i = 0, lane = own; i < lanes_.size(); ++i, lane = lane + 1 < lanes_.size() ? lane + 1 : 0) {
+      if (take_from(lane)) return true;
+    }
+    return false;
+  }
+
+  bool take_from(std::size_t lane) {
+    std::atomic<std::uint64_t>& ticket = lanes_[lane].ticket;
+    std::uint64_t seen = ticket.load(std::memory_order_acquire);
     do {
       if (static_cast<std::uint32_t>(seen) == 0) return false;
-    } while (!ticket_.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    } while (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire));
     inside_item() = true;
-    run_(context_, first_ + items_ - static_cast<std::uint32_t>(seen));
+    run_(context_, item(lane, static_cast<std::uint32_t>(seen)));
     inside_item() = false;
     if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
     return true;
+  }
+
+  bool something_to_take() const {
+    for (const Lane& lane : lanes_) {
+      if (static_cast<std::uint32_t>(lane.ticket.load(std::memory_order_acquire)) != 0) return true;
+    }
+    return false;
   }
 
   void wake() {
@@ -131,11 +169,9 @@ class Pool {
       if (!bind_this_thread(processors_[static_cast<std::size_t>(index)])) refused_.fetch_add(1);
       bound_.fetch_add(1);
     }
-    const auto something = [this] {
-      return static_cast<std::uint32_t>(ticket_.load(std::memory_order_acquire)) != 0 || stopping_.load();
-    };
+    const auto something = [this] { return something_to_take() || stopping_.load(); };
     while (!stopping_.load()) {
-      if (claim_and_run() || spin_until(something)) continue;
+      if (take_and_run(static_cast<std::size_t>(index)) || spin_until(something)) continue;
       const std::uint32_t before = wakes_.load(std::memory_order_seq_cst);
       if (!something()) wakes_.wait(before, std::memory_order_seq_cst);
     }
@@ -143,6 +179,7 @@ class Pool {
 
   void start(int threads) {
     size_.store(threads);
+    lanes_ = std::vector<Lane>(static_cast<std::size_t>(threads));
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
   }
 
@@ -160,13 +197,14 @@ class Pool {
   std::vector<int> processors_;
   std::atomic<int> bound_{0};
   std::atomic<int> refused_{0};
-  std::atomic<std::uint64_t> ticket_{0};
+  std::vector<Lane> lanes_;  // one for each thread, the caller's first
   std::atomic<std::uint32_t> unfinished_{0};
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> jobs_{0};
   std::int64_t first_ = 0;
   std::int64_t items_ = 0;
+  Deal deal_ = Deal::kStretches;
   ItemFunction run_ = nullptr;
   const void* context_ = nullptr;
 };
@@ -208,6 +246,8 @@ bool bind_threads(const std::vector<int>& processors) {
   return pool().bind(processors);
 }
 
-void parallel_for_items(std::int64_t items, ItemFunction run, const void* context) { pool().run(items, run, context); }
+void parallel_for_items(std::int64_t items, Deal deal, ItemFunction run, const void* context) {
+  pool().run(items, deal, run, context);
+}
 
 }  // namespace headrace::kernels

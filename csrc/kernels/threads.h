@@ -1,5 +1,6 @@
-// The kernels' thread pool. Work is cut into numbered items; which thread runs which item is left to chance,
-// so an item's result must depend on its number alone. That is why the thread count never changes a bit.
+// The kernels' thread pool. Work is cut into numbered items and dealt to the threads; who is done helps the others. So
+// which thread runs which item is left to chance in the end, and an item's result must depend on its number alone.
+// That is why the thread count never changes a bit.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +21,25 @@ bool bind_threads(const std::vector<int>& processors);
 // Jobs shared out so far in this process: each ends in a barrier, which all threads wait for.
 std::uint64_t num_barriers();
 
+// Which items a thread has first: a stretch of consecutive ones, or every n-th of n threads.
+enum class Deal { kStretches, kInTurn };
+
+// The first item of thread `index` when `items` are dealt in stretches to `threads`.
+constexpr std::int64_t stretch_begin(std::int64_t items, std::int64_t index, std::int64_t threads) {
+  return items * index / threads;
+}
+
 using ItemFunction = void (*)(const void* context, std::int64_t item);
-void parallel_for_items(std::int64_t items, ItemFunction run, const void* context);
+void parallel_for_items(std::int64_t items, Deal deal, ItemFunction run, const void* context);
 
 // Runs body(0) .. body(items - 1), each once, and returns when all are done. body must not throw. Runs in the
 // calling thread alone when there is one item, and when the pool is busy (a call from inside an item or from
 // a second thread).
 template <typename Body>
-void parallel_for(std::int64_t items, const Body& body) {
+void parallel_for(std::int64_t items, const Body& body, Deal deal = Deal::kStretches) {
   static_assert(std::is_invocable_v<const Body&, std::int64_t>);
   const ItemFunction run = [](const void* context, std::int64_t item) { (*static_cast<const Body*>(context))(item); };
-  parallel_for_items(items, run, &body);
+  parallel_for_items(items, deal, run, &body);
 }
 
 }  // namespace headrace::kernels

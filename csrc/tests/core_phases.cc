@@ -399,6 +399,38 @@ TEST(phases_completion_takes_over_and_never_recomputes) {
   CHECK_EQ(driver.core.allocator().pool().num_used(), 0);
 }
 
+TEST(phases_what_came_without_all_its_kv_computes_the_rest_beside_others) {
+  SchedulerConfig config = phased(Role::kCompletion, 40, 6);
+  config.prefix_caching = true;
+  Driver driver(config);
+  SequenceSpec whole = spec_of(1, prompt_of(6), 12);
+  whole.outputs = {token_at(1, 6)};
+  driver.core.add(whole);
+  CHECK(driver.core.place(1));
+  driver.core.set_ready(1, true);
+  step(driver, kDecode);
+  SequenceSpec partly = spec_of(2, prompt_of(16, 50), 5);
+  partly.outputs = {token_at(2, 16)};
+  driver.core.add(partly);
+  CHECK_EQ(driver.core.import_prefix(2, 8).size(), 2u);
+  CHECK_EQ(driver.core.cached_tokens(2), 8);
+  CHECK(driver.core.place(2, true));
+  CHECK_EQ(driver.core.find(2)->ledger.num_computed(), 8);
+  CHECK_EQ(driver.core.find(2)->blocks[0].size(), 4u);  // as many as a whole one gets
+  step(driver, kDecode);
+  CHECK_EQ(driver.scheduled(2), 0);  // not filled yet
+  driver.core.set_ready(2, true);
+  for (const std::int32_t computed : {5, 4}) {
+    step(driver, kDecode);
+    CHECK_EQ(driver.scheduled(1), 1);
+    CHECK_EQ(driver.scheduled(2), computed);
+  }
+  CHECK_EQ(driver.core.find(2)->tokens.size(), 18u);  // the second of them drew
+  while (driver.plan(kDecode)) driver.commit();
+  CHECK_EQ(driver.core.num_unfinished(), 0u);
+  CHECK_EQ(driver.core.allocator().pool().num_used(), 0);
+}
+
 TEST(phases_prompt_engines_keep_what_they_prefilled_for_its_hand_off) {
   Driver driver(phased(Role::kPrompt));
   driver.add(1, prompt_of(6), 8);

@@ -45,12 +45,16 @@ struct Sequence {
     }
   }
 
+  KvCache cache(std::vector<float>& rows) const {
+    return {rows.data(), KvFormat::kFloat32, kKvHeads * block_size * kDepth * 4};
+  }
+
   // Rows [first, end) as one step.
   std::vector<float> attend(std::int64_t first, std::int64_t end, std::int32_t window) const {
     std::vector<float> out((end - first) * kHeads * kDepth);
     const std::int32_t start[] = {0, static_cast<std::int32_t>(end - first)};
     const std::int32_t seq_len[] = {static_cast<std::int32_t>(length - rows + end)};
-    paged_attention({q.data() + first * kHeads * kDepth, k_cache.data(), v_cache.data(), table.data(), start, seq_len,
+    paged_attention({q.data() + first * kHeads * kDepth, cache(k_cache), cache(v_cache), table.data(), start, seq_len,
                      out.data(), end - first, 1, blocks, kHeads, kKvHeads, block_size, kDepth, 0.3f, window});
     return out;
   }
@@ -107,50 +111,38 @@ TEST(rows_beyond_the_last_slice_become_zero) {
   const Sequence s(1, 5, 4);
   std::vector<float> out(2 * kHeads * kDepth, std::nanf(""));
   const std::int32_t start[] = {0, 1}, seq_len[] = {5};
-  paged_attention({s.q.data(), s.k_cache.data(), s.v_cache.data(), s.table.data(), start, seq_len, out.data(), 2, 1,
+  paged_attention({s.q.data(), s.cache(s.k_cache), s.cache(s.v_cache), s.table.data(), start, seq_len, out.data(), 2, 1,
                    s.blocks, kHeads, kKvHeads, s.block_size, kDepth, 0.3f, 0});
   for (std::int64_t i = 0; i < kHeads * kDepth; ++i) CHECK(std::isfinite(out[i]) && out[kHeads * kDepth + i] == 0);
 }
 
 namespace {
 
-// A sequence's keys and values as codes of a format, blocks of 16 in order.
+// A sequence's keys and values as codes of a format, blocks of 16 in order, those of keys and of values in turns.
 struct Coded {
   KvFormat format;
-  std::int64_t length, blocks;
-  std::vector<std::uint8_t> k, v;
+  std::int64_t length, blocks, block_bytes;
+  std::vector<std::uint8_t> rows;
   std::vector<std::int32_t> table;
 
-  Coded(KvFormat as, const Sequence& s) : format(as), length(s.length), blocks((s.length + 15) / 16) {
-    k.assign(static_cast<std::size_t>(blocks * 16 * kKvHeads * row_bytes(as, kDepth)), 0xFF);
-    v = k;
+  KvCache k() { return {rows.data(), format, 2 * block_bytes}; }
+  KvCache v() { return {rows.data() + block_bytes, format, 2 * block_bytes}; }
+
+  Coded(KvFormat as, const Sequence& s)
+      : format(as), length(s.length), blocks((s.length + 15) / 16), block_bytes(16 * kKvHeads * row_bytes(as, kDepth)) {
+    rows.assign(static_cast<std::size_t>(blocks * 2 * block_bytes), 0xFF);
     std::vector<std::int32_t> slots;
     for (std::int64_t p = 0; p < blocks; ++p) table.push_back(static_cast<std::int32_t>(p));
     for (std::int64_t p = 0; p < length; ++p) slots.push_back(static_cast<std::int32_t>(p));
-    write_kv(
-        {s.keys.data(), s.values.data(), {k.data(), as}, {v.data(), as}, slots.data(), length, kKvHeads, 16, kDepth});
+    write_kv({s.keys.data(), s.values.data(), k(), v(), slots.data(), length, kKvHeads, 16, kDepth});
   }
 
   std::vector<float> attend(const Sequence& s, std::int64_t first, std::int64_t end, std::int32_t window) {
     std::vector<float> out((end - first) * kHeads * kDepth);
     const std::int32_t start[] = {0, static_cast<std::int32_t>(end - first)};
     const std::int32_t seq_len[] = {static_cast<std::int32_t>(length - s.rows + end)};
-    paged_attention({s.q.data() + first * kHeads * kDepth,
-                     {k.data(), format},
-                     {v.data(), format},
-                     table.data(),
-                     start,
-                     seq_len,
-                     out.data(),
-                     end - first,
-                     1,
-                     blocks,
-                     kHeads,
-                     kKvHeads,
-                     16,
-                     kDepth,
-                     0.3f,
-                     window});
+    paged_attention({s.q.data() + first * kHeads * kDepth, k(), v(), table.data(), start, seq_len, out.data(),
+                     end - first, 1, blocks, kHeads, kKvHeads, 16, kDepth, 0.3f, window});
     return out;
   }
 };
@@ -201,7 +193,7 @@ TEST(a_row_of_codes_is_zeros_when_next_to_nothing_and_nan_when_not_finite) {
         std::vector<float> x(kDepth, value);
         std::vector<std::uint8_t> cache(static_cast<std::size_t>(row_bytes(format, kDepth)), 0xFF), other = cache;
         const std::int32_t slot = 0;
-        write_kv({x.data(), x.data(), {cache.data(), format}, {other.data(), format}, &slot, 1, 1, 1, kDepth});
+        write_kv({x.data(), x.data(), {cache.data(), format, 0}, {other.data(), format, 0}, &slot, 1, 1, 1, kDepth});
         const std::int64_t codes = kDepth * element_bytes(format);
         for (std::int64_t i = 0; i < codes; ++i) CHECK_EQ(static_cast<int>(cache[i]), 0);
         float have;

@@ -290,9 +290,9 @@ class Scheduler:
         A sequence that goes on from what `parent` has computed. Raises InvalidField.
         """
 
-    def place(self, id: int) -> bool:
+    def place(self, id: int, from_cache: bool = False) -> bool:
         """
-        Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing.
+        Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing. from_cache: what the pool does not hold of it is computed in decode steps.
         """
 
     def set_confidences(self, id: int, confidences: Sequence[float]) -> None: ...

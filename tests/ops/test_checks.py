@@ -77,8 +77,10 @@ def test_write_kv_checks_slots(cpu: Ops, bad: int) -> None:
 
 def test_write_kv_refuses_a_cache_it_would_have_to_copy(cpu: Ops) -> None:
     rows, cache = torch.ones(2, 2, 4), torch.zeros(3, 2, 4, 4)
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="k_cache: the rows of a block"):
         cpu.write_kv(rows, rows, torch.zeros(3, 4, 2, 4).transpose(1, 2), cache, ints(0, 1))
+    with pytest.raises(ValueError, match="v_cache: blocks must not overlap"):
+        cpu.write_kv(rows, rows, cache, torch.zeros(1, 2, 4, 4).expand(3, 2, 4, 4), ints(0, 1))
     with pytest.raises(ValueError, match="k_cache"):
         cpu.write_kv(rows, rows, cache.double(), cache, ints(0, 1))
 

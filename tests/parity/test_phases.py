@@ -14,7 +14,8 @@ from test_parity import bits, prompts, requests, singles
 from headrace.contract.plan import Role, SequenceStart, StepKind
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
-from headrace.engine.hand_over import Giver, LocalHandOff, Taker
+from headrace.engine.hand_over import Giver, Taker
+from headrace.engine.local_hand_off import LocalHandOff
 from headrace.engine.phase_voted import OneKind, PhaseVoted
 from headrace.models.context import Model
 

@@ -15,7 +15,7 @@ from headrace._core import Scheduler
 from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
-from headrace.contract.stats import EngineStats, total_stats
+from headrace.contract.stats import EngineStats, OverlapStats, total_stats
 from headrace.engine.engine import Engine
 from headrace.engine.group import GroupClient, Loads
 from headrace.engine.roles import RoleConfig, core_settings, make_cadence
@@ -196,7 +196,8 @@ def test_votes_are_counted(tmp_path: Path) -> None:
     mine, company = client.rank_stats
     assert mine.votes["prompt"] == company.votes["prompt"] == 1
     assert (mine.scheduled_tokens, company.scheduled_tokens) == (3 + 29, 0)
-    assert company.steps == mine.steps
+    assert company.steps == mine.steps == company.company_steps
+    assert mine.steps - mine.company_steps == 1 + 29
     assert min(mine.vote_wait_s, company.vote_wait_s) > 0
     turns.close()
 
@@ -214,6 +215,10 @@ def test_loads() -> None:
 
 
 def test_a_total_adds_numbers_and_kinds() -> None:
-    parts = [EngineStats(steps=2, votes={"prompt": 1}), EngineStats(steps=3, votes={"prompt": 2, "idle": 5})]
+    parts = [
+        EngineStats(steps=2, votes={"prompt": 1}, size_counts=[1, 1], overlap=OverlapStats(busy_counts=[2, 0])),
+        EngineStats(steps=3, votes={"prompt": 2, "idle": 5}, size_counts=[0, 3], overlap=OverlapStats(busy_counts=[3])),
+    ]
     total = total_stats(parts)
     assert (total.steps, total.votes) == (5, {"prompt": 3, "idle": 5})
+    assert (total.size_counts, total.overlap.busy_counts) == ([1, 4], [5, 0])

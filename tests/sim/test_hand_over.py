@@ -13,7 +13,8 @@ from headrace._core import Scheduler
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.engine import Engine
-from headrace.engine.hand_over import Giver, LocalHandOff, Taker
+from headrace.engine.hand_over import Giver, Taker
+from headrace.engine.local_hand_off import LocalHandOff
 from headrace.engine.pair import PairClient
 from headrace.engine.roles import RoleConfig, core_settings, make_cadence
 from headrace.engine.turns import Turns

@@ -67,6 +67,7 @@ def test_goes_on() -> None:
         assert (story.tokens, story.finish) == (outputs[: end + 1], "stop")
         assert engine.core.num_used_blocks == 0
         computed[overlap] = worker.num_tokens
+        assert engine.stats.gone_tokens == int(overlap)
     assert computed[True] == computed[False] + 1
 
 

@@ -147,10 +147,11 @@ def test_a_sequence_lost_between_the_two_ends_with_the_reason(pair: ProcessPair)
     asker.ask("lost", [1, 2, 3], 2000)
     asker.until(lambda: bool(asker.tokens["lost"]))
     pair._completion.abort("lost")
-    pair._completion.lose("nobody")
+    nobody = Request(request_id="nobody", prompt_token_ids=[1], sampling=SamplingParams())
+    pair._completion.lose(nobody, (1,))
     heard: queue.Queue[TokenDelta] = queue.Queue()
     pair._completion.listen("nobody", heard.put)
-    pair._completion.lose("nobody")
+    pair._completion.lose(nobody, (1,))
     assert heard.get(timeout=DEADLINE_S).error == LOST_WORDS
     asker.until(asker.all_ended)
     assert asker.ends["lost"].finish_reason == "abort"

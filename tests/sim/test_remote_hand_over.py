@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from role_engines import IdCodec, MovingWorker, engine_with
 
 from headrace.contract.handoff import HandedOver, Part
 from headrace.contract.request import Request, SamplingParams
-from headrace.engine.remote_giver import RemoteGiver
+from headrace.engine.remote_giver import MOST_BARE, RemoteGiver
 from headrace.engine.remote_taker import RemoteTaker
 from headrace.worker.fake import rolling_token
 from headrace.worker.kv_frames import TensorCodec
@@ -131,6 +132,31 @@ def test_a_silent_taker_closes_the_port_and_a_new_one_opens_it_without_the_old_o
     assert ends.giver.offer(item("b", [[1]], done([1]), [0]))
     assert ends.giver.offer(item("c", [[1]], done([1]), [0]))
     assert until(ends.taker.take).request.request_id == "b"
+    ends.close()
+
+
+def test_for_whom_there_is_no_room_goes_without_its_kv_where_it_can_be_recalled(tmp_path: Path) -> None:
+    ends = Ends(tmp_path, IdCodec(), capacity=1)
+    bare = replace(item("bare", [], None, []), blocks=())
+    assert not ends.giver.offer_bare(bare, "no room")  # the taker has no store
+    ends.taker.recalls = True
+    until(lambda: ends.giver.offer_bare(bare, "no room"))  # its next greeting says so
+    assert ends.giver.has_room_for("other")  # it holds no slot
+    came = until(ends.taker.take)
+    assert came.output_ids == (4,)
+    with pytest.raises(Exception, match="no room"):
+        came.content.result()
+    until(lambda: not ends.giver._bare)
+    ends.close()
+
+
+def test_how_many_go_without_their_kv_is_bounded(tmp_path: Path) -> None:
+    ends = Ends(tmp_path, IdCodec())
+    ends.taker.recalls = True
+    names = iter(range(1000))
+    until(lambda: ends.giver.offer_bare(item(f"r{next(names)}", [], None, []), "no room"))
+    taken = [ends.giver.offer_bare(item(f"r{next(names)}", [], None, []), "no room") for _ in range(MOST_BARE + 5)]
+    assert taken.count(True) == MOST_BARE - 1
     ends.close()
 
 

@@ -17,7 +17,8 @@ from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.engine.drafting import CostWatch, Drafting
 from headrace.engine.engine import Engine
-from headrace.engine.hand_over import Giver, LocalHandOff, Taker
+from headrace.engine.hand_over import Giver, Taker
+from headrace.engine.local_hand_off import LocalHandOff
 from headrace.engine.phase_voted import OneKind, PhaseVoted
 from headrace.models.context import Model
 from headrace.speculation.drafter import Drafter

@@ -84,7 +84,8 @@ class Script:
         said = next((out for key, out in self.answers.items() if key in raw), None)
         if said is None:
             return self.ids(self.default)[num_out % len(self.default)]
-        return self.ids(said)[num_out] if num_out < len(said) else self.tokenizer.eos_ids[0]
+        ids = self.ids(said)
+        return ids[num_out] if num_out < len(ids) else self.tokenizer.eos_ids[0]
 
 
 class ScriptedWorker(FakeWorker):
@@ -222,11 +223,12 @@ def running(
     settings: AppSettings | None = None,
     drain_s: float = 5.0,
     tenancy: Tenancy | None = None,
+    codec: str = "template",
 ) -> Iterator[Running]:
     """Serves on a free port for the length of a ``with``."""
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
-    host = EngineHost(start, names, limits, tenancy=tenancy)
+    host = EngineHost(start, names, limits, tenancy=tenancy, codec=codec)
     server = Server(build_app(host, settings), host, ServerSettings(port=0, drain_s=drain_s))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)
     thread.start()

@@ -151,8 +151,9 @@ void bind_scheduler(nb::module_& m) {
            "Raises InvalidField naming the field; nothing is changed then.")
       .def("fork", &fork, "parent"_a, "id"_a, "prompt"_a.noconvert(), "outputs"_a,
            "A sequence that goes on from what `parent` has computed. Raises InvalidField.")
-      .def("place", &Scheduler::place, "id"_a,
-           "Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing.")
+      .def("place", &Scheduler::place, "id"_a, "from_cache"_a = false,
+           "Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing. "
+           "from_cache: what the pool does not hold of it is computed in decode steps.")
       .def("set_confidences", &Scheduler::set_confidences, "id"_a, "confidences"_a)
       .def("set_cost", &Scheduler::set_cost, "cost"_a)
       .def("prefill_possible", &Scheduler::prefill_possible, "Whether a PREFILL step would schedule something now.")

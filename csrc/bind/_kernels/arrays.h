@@ -31,8 +31,8 @@ using Ints = Array<const std::int32_t, Rank>;
 using Longs = Array<const std::int64_t, 1>;
 
 // A paged cache (blocks, heads, block size, row): float32, bfloat16 passed as uint16, or int16 or int8, whose rows end
-// with their scale.
-using CacheArray = nb::ndarray<nb::ndim<4>, nb::c_contig, nb::device::cpu>;
+// with their scale. A block is contiguous, blocks may lie apart.
+using CacheArray = nb::ndarray<nb::ndim<4>, nb::device::cpu>;
 
 template <typename A>
 std::int64_t size_of(const A& array, int axis) {
@@ -50,14 +50,28 @@ void require_size(const A& array, int axis, std::int64_t want, const char* name)
                               std::to_string(have) + ", expected " + std::to_string(want));
 }
 
+// Elements from one block to the next; refuses blocks that are not contiguous or overlap.
+inline std::int64_t block_stride(const CacheArray& array, const char* name) {
+  std::int64_t side_by_side = 1;
+  for (int axis = 3; axis > 0; --axis) {
+    const bool fits = array.shape(axis) <= 1 || array.stride(axis) == side_by_side;
+    require(fits, std::string(name) + ": the rows of a block must lie side by side");
+    side_by_side *= size_of(array, axis);
+  }
+  if (array.shape(0) <= 1) return side_by_side;
+  require(array.stride(0) >= side_by_side, std::string(name) + ": blocks must not overlap");
+  return array.stride(0);
+}
+
 inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
   using kernels::KvFormat;
+  const std::int64_t stride = block_stride(array, name);
   const auto is = [&array](auto code) { return array.dtype() == nb::dtype<decltype(code)>(); };
-  if (is(float{})) return {array.data(), KvFormat::kFloat32};
-  if (is(std::uint16_t{})) return {array.data(), KvFormat::kBfloat16};
-  if (is(std::int16_t{})) return {array.data(), KvFormat::kInt16};
+  if (is(float{})) return {array.data(), KvFormat::kFloat32, stride * 4};
+  if (is(std::uint16_t{})) return {array.data(), KvFormat::kBfloat16, stride * 2};
+  if (is(std::int16_t{})) return {array.data(), KvFormat::kInt16, stride * 2};
   require(is(std::int8_t{}), std::string(name) + ": must be float32, bfloat16, int16 or int8");
-  return {array.data(), KvFormat::kInt8};
+  return {array.data(), KvFormat::kInt8, stride};
 }
 
 // A pair of caches of one shape and format, and their head size.

@@ -10,21 +10,20 @@ namespace headrace::kernels::HEADRACE_ISA {
 class RowWalk {
  public:
   RowWalk(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t kv_head, std::int64_t position)
-      : heads_(args.kv_heads),
-        size_(args.block_size),
+      : size_(args.block_size),
         block_(args.block_table + chunk.slice * args.max_blocks + position / args.block_size),
-        head_(kv_head),
+        first_(kv_head * args.block_size),
         offset_(position % args.block_size) {}
 
-  std::int64_t next() {
+  CacheRow next() {
     if (offset_ == size_) ++block_, offset_ = 0;
-    return (*block_ * heads_ + head_) * size_ + offset_++;
+    return {*block_, first_ + offset_++};
   }
 
  private:
-  std::int64_t heads_ = 0, size_ = 0;
+  std::int64_t size_ = 0;
   const std::int32_t* block_ = nullptr;
-  std::int64_t head_ = 0, offset_ = 0;
+  std::int64_t first_ = 0, offset_ = 0;
 };
 
 // Asks the memory for rows that will be wanted soon, one at a time while others are worked on: a processor keeps only
@@ -59,7 +58,7 @@ class RowsAhead {
     run_ = keys_.end - at < size - offset ? keys_.end - at : size - offset;
     keys_.first += run_;
     const std::int64_t block = args_.block_table[keys_.chunk->slice * args_.max_blocks + at / size];
-    const std::int64_t row = (block * args_.kv_heads + keys_.kv_head) * size + offset;
+    const CacheRow row{block, keys_.kv_head * size + offset};
     key_ = args_.k_cache.row(row, args_.head_dim), value_ = args_.v_cache.row(row, args_.head_dim);
     return true;
   }
@@ -122,7 +121,7 @@ class TileAttention {
         continue;
       }
       ahead_.step();
-      const std::int64_t row = walk.next();
+      const CacheRow row = walk.next();
       read_row(args.k_cache.row(row, shape_.head_dim), args.k_cache.format, shape_.head_dim, key);
       read_row(args.v_cache.row(row, shape_.head_dim), args.v_cache.format, shape_.head_dim, value);
       for (std::int64_t d = 0; d < shape_.depth; d += 16) probe = fma(load(value + d), zero(), probe);
@@ -143,7 +142,7 @@ class TileAttention {
         value[j % 2] = nullptr;
       } else {
         ahead_.step();
-        const std::int64_t row = walk.next();
+        const CacheRow row = walk.next();
         const std::uint8_t *const k = args.k_cache.row(row, head_dim), *const v = args.v_cache.row(row, head_dim);
         read_codes(reinterpret_cast<const Code*>(k), head_dim, key);
         scratch_.key_scale[j] = scale_of(k, args.k_cache.format, head_dim);

@@ -118,7 +118,7 @@ inline void heads_row(const HeadsArgs& args, std::int64_t token) {
   if (slot < 0) return;
   const std::int64_t block = slot / args.block_size, offset = slot % args.block_size;
   for (std::int64_t h = 0; h < args.kv_heads; ++h) {
-    const std::int64_t to = (block * args.kv_heads + h) * args.block_size + offset;
+    const CacheRow to{block, h * args.block_size + offset};
     const float* const v = qkv + (args.q_heads + args.kv_heads + h) * d;
     float k[kMostHeadDim];
     finish_head(args, qkv + (args.q_heads + h) * d, args.k_norm, token, k);

@@ -68,9 +68,9 @@ inline void write_codes(const float* x, std::int64_t head_dim, std::int32_t larg
   __builtin_memcpy(row + head_dim * static_cast<std::int64_t>(sizeof(Code)), &scale, sizeof scale);
 }
 
-// Writes x (head_dim) to row number `index` of the cache.
-inline void write_row(const float* x, std::int64_t head_dim, KvCache cache, std::int64_t index) {
-  std::uint8_t* const row = cache.row(index, head_dim);
+// Writes x (head_dim) to a row of the cache.
+inline void write_row(const float* x, std::int64_t head_dim, KvCache cache, CacheRow to) {
+  std::uint8_t* const row = cache.row(to, head_dim);
   const std::int32_t largest = largest_code(cache.format, head_dim);
   switch (cache.format) {
     case KvFormat::kFloat32:

@@ -16,7 +16,8 @@ namespace headrace::kernels::HEADRACE_ISA {
 // several rows share the codes: this is what keeps a step of up to some twenty rows bound by memory.
 inline constexpr std::int64_t kAhead = 8192;
 
-// How one tile fetches: `distance` bytes ahead, in codes that lie before `end` (the item's last group).
+// How one tile fetches: `distance` bytes ahead, in codes that lie before `end` (the weight's last group: a thread goes
+// on with the next item of its stretch).
 struct Fetch {
   const std::uint8_t* end;
   std::int64_t distance;
@@ -194,8 +195,8 @@ inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t
 inline void quantised_product(const QuantisedArgs& args, Stretch rows, Stretch panels) {
   with_form(args.panels.form, [&](auto form) {
     using F = decltype(form);
-    const std::int64_t last = panels.first + panels.count;
-    const std::uint8_t* const end = args.panels.data + last * args.panels.panel_bytes - F::kGroupBytes;
+    const std::int64_t last = panels.first + panels.count, all = (args.out.width + kPanel - 1) / kPanel;
+    const std::uint8_t* const end = args.panels.data + all * args.panels.panel_bytes - F::kGroupBytes;
     std::int64_t panel = panels.first;
     if constexpr (kWidePanels > 1) {
       const bool wide = rows.count >= kWideFrom;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,9 +17,20 @@ from headrace.kv.disk import FOLDER_MODE
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
 from headrace.kv.objects import ObjectStore, open_bucket
-from headrace.kv.place import OFF, default_folder, is_address, is_bucket, settle_capacity
+from headrace.kv.place import (
+    DEFAULT_BYTES,
+    OFF,
+    default_folder,
+    is_address,
+    is_bucket,
+    is_striped,
+    settle_capacity,
+    striped_places,
+)
 from headrace.kv.records import record_specs
 from headrace.kv.secret import read_secret
+from headrace.kv.shares import DATA, PARITY, SHARES
+from headrace.kv.striped import StripedStore
 from headrace.kv.weights import model_files, weights_digest
 from headrace.models.context import LayerKV
 from headrace.models.sources import ModelSource
@@ -44,8 +56,7 @@ def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) ->
     if votes and not named:  # while its fetch is under way a rank's votes wait for idle ranks to wake
         log.info("no KV store: in a voted group it must be named")
         return None
-    if is_bucket(wish) and find_spec("obstore") is None:
-        raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
+    _require_packages(wish)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
@@ -56,6 +67,15 @@ def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) ->
             raise ConfigError("kv_store", "needs a model that keeps keys and values")
         return None
     return wish
+
+
+def _require_packages(wish: str) -> None:
+    """Raises ConfigError for a store whose package is not here, or whose list of places cannot be used."""
+    places = striped_places(wish) if is_striped(wish) else [wish]
+    if is_striped(wish) and find_spec("pyeclib") is None:
+        raise ConfigError("kv_store", f"{wish} needs pyeclib: pip install 'headrace[striped]'")
+    if any(map(is_bucket, places)) and find_spec("obstore") is None:
+        raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
 
 
 def open_connector(
@@ -75,7 +95,7 @@ def open_connector(
     specs = record_specs(layout, kv_format(config))
 
     secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
-    elsewhere = is_address(place) or is_bucket(place)
+    elsewhere = is_address(place) or is_bucket(place) or is_striped(place)
     folder = default_folder(env.cache_dir()) if elsewhere else Path(place).expanduser()
 
     def open_store() -> OpenStore:
@@ -91,17 +111,37 @@ def open_connector(
             ("arithmetic", arithmetic),
             ("layout", repr(layout)),
         ]
+        if is_striped(place):  # a folder may also be a whole store of its own: no name may mean a value and a share
+            facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
-        if is_bucket(place):
-            return OpenStore(ObjectStore(open_bucket(place), space[:16]), space)
-        store = RemoteStore(place, secret=secret) if is_address(place) else _local(config, folder, space)
-        return OpenStore(store, space)
+        if is_address(place):
+            return OpenStore(RemoteStore(place, secret=secret), space)
+        return OpenStore(_striped(config, place, space) if is_striped(place) else _at(config, place, space), space)
 
     mover = KVTransfer(layers, specs, config.cache.block_size, worker.launch)
     return StoreConnector(open_store, specs, mover)
 
 
-def _local(config: EngineConfig, folder: Path, space: bytes) -> LocalStore:
+def _at(config: EngineConfig, place: str, space: bytes) -> ObjectStore | LocalStore:
+    """The store in a bucket or a folder."""
+    if is_bucket(place):
+        return ObjectStore(open_bucket(place), space[:16])
+    folder = Path(place).expanduser()
     held = sum(path.stat().st_size for path in (folder / "segments").glob("*"))
     capacity = settle_capacity(folder, config.cache.kv_store_size, held)
     return LocalStore(folder, capacity, name_space=space[:16])
+
+
+def _striped(config: EngineConfig, where: str, space: bytes) -> StripedStore:
+    """Each of the twelve gets a twelfth of the size that was asked for, or of the default."""
+    size = (config.cache.kv_store_size or DEFAULT_BYTES) // SHARES
+    part = replace(config, cache=replace(config.cache, kv_store_size=size))
+    places: list[ObjectStore | LocalStore] = []
+    try:
+        for place in striped_places(where):
+            places.append(_at(part, place, space))
+        return StripedStore(places)
+    except BaseException:
+        for opened in places:
+            opened.close()
+        raise

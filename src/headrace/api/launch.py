@@ -27,6 +27,7 @@ from headrace.kernels.ops import Ops
 from headrace.kernels.placement import Placement
 from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
+from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
 from headrace.models.context import HasEyes, Model, SharesExperts
 from headrace.models.registry import load_model, require_memory
@@ -148,13 +149,15 @@ def build_engine(
     role: RoleConfig,
     *,
     meet: Callable[[], Collective] | None = None,
-    relay: Callable[[Worker, Recorder | None], Relay] | None = None,
+    relay: Callable[[Worker, Recorder | None, StoreConnector | None], Relay] | None = None,
+    recalls: bool = False,
 ) -> Engine:
-    """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off."""
+    """One engine with a KV pool of its own. ``relay`` makes its end of a hand-off. ``recalls``: a completion engine
+    with a store, from which it takes what did not come with a sequence."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
     computes_prompts = role.kind != Role.COMPLETION
-    place = store_place(config, model.kv_layout, votes=meet is not None) if computes_prompts else None
-    seal = GRAIN if place else 0
+    place = store_place(config, model.kv_layout, votes=meet is not None) if computes_prompts or recalls else None
+    seal = GRAIN if place and computes_prompts else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))
     limits = config.scheduler
@@ -186,7 +189,7 @@ def build_engine(
         grammars=open_grammars(config, tokenizer, model.vocab_size),
         guard=guard,
         drafting=speculation.drafting,
-        relay=None if relay is None else relay(worker, recorder),
+        relay=None if relay is None else relay(worker, recorder, connector),
         connector=connector,
         expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
     )

@@ -8,11 +8,15 @@ from typing import Any
 from headrace.config import EngineConfig, kv_format
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Giver, Taker
+from headrace.engine.recall import Recall
 from headrace.engine.remote_giver import RemoteGiver
 from headrace.engine.remote_taker import RemoteTaker
 from headrace.engine.roles import RoleConfig
 from headrace.engine.sockets import Secure
+from headrace.kv.connector import StoreConnector
+from headrace.obs.recorder import Recorder
 from headrace.worker.kv_frames import TensorCodec
+from headrace.worker.worker import Worker
 
 from .determinism import settle
 from .launch import build_engine, load_parts, plan_memory
@@ -31,16 +35,15 @@ def launch_role(
     facts |= {"pool": asdict(pool), "role": role, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
     if role == "prompt":
         giver = RemoteGiver(address, TensorCodec(), secure=secure)
-        relay = lambda worker, _: Giver(giver, worker, config.cache.block_size)  # noqa: E731
+        relay = lambda worker, *_: Giver(giver, worker, config.cache.block_size)  # noqa: E731
         return build_engine(config, parts, pool, max_model_len, RoleConfig(role), relay=relay), facts
     taker = RemoteTaker(address, TensorCodec(), secure=secure)
-    engine = build_engine(
-        config,
-        parts,
-        pool,
-        max_model_len,
-        RoleConfig(role),
-        relay=lambda worker, observer: Taker(taker, worker, observer),
-    )
+
+    def relay_of(worker: Worker, observer: Recorder | None, connector: StoreConnector | None) -> Taker:
+        taker.recalls = connector is not None
+        recall = None if connector is None else Recall(connector, observer, lambda: taker.wake())
+        return Taker(taker, worker, observer, recall=recall)
+
+    engine = build_engine(config, parts, pool, max_model_len, RoleConfig(role), relay=relay_of, recalls=True)
     taker.wake = engine.intake.poke
     return engine, facts

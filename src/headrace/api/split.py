@@ -11,7 +11,8 @@ from typing import Any
 
 from headrace.config import EngineConfig
 from headrace.engine.engine import Engine
-from headrace.engine.hand_over import Giver, LocalHandOff, Taker
+from headrace.engine.hand_over import Giver, Taker
+from headrace.engine.local_hand_off import LocalHandOff
 from headrace.engine.pair import PairClient
 from headrace.engine.roles import RoleConfig
 from headrace.worker.memory import PoolSize
@@ -54,5 +55,5 @@ def _engine(
         pool,
         max_model_len,
         RoleConfig(role=role),
-        relay=lambda worker, observer: Giver(port, worker) if role == "prompt" else Taker(port, worker, observer),
+        relay=lambda worker, observer, _: Giver(port, worker) if role == "prompt" else Taker(port, worker, observer),
     )

@@ -43,6 +43,7 @@ Cert = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="TL
 Key = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="TLS key (PEM).")]
 ToolParser = Annotated[str, typer.Option(help="How answers spell tool calls: auto, none, hermes, llama3.")]
 ReasoningParser = Annotated[str, typer.Option(help="How answers mark thoughts: auto, none, think.")]
+CodecName = Annotated[str, typer.Option("--codec", help="How conversations are written: template, recipe.")]
 Tenants = Annotated[Path | None, typer.Option(help="The tenants' file; without it nobody needs a key.")]
 UsageDb = Annotated[Path | None, typer.Option(help="Where usage is kept; by default beside the tenants' file.")]
 LogRequests = Annotated[bool, typer.Option("--log-requests", help="A line of JSON per request on stderr; no content.")]
@@ -71,6 +72,7 @@ def serve(
     vllm_metrics: Vllm = False,
     tool_parser: ToolParser = "auto",
     reasoning_parser: ReasoningParser = "auto",
+    codec: CodecName = "template",
     tenants: Tenants = None,
     usage_db: UsageDb = None,
     log_requests: LogRequests = False,
@@ -94,6 +96,7 @@ def serve(
 
     parsers = ParserChoice(tool_parser, reasoning_parser)
     parsers.check()
+    check_codec(codec)
     if (tls_cert is None) != (tls_key is None):
         raise ConfigError("tls_key", "a certificate and its key go together")
     limits = HostLimits(
@@ -112,7 +115,7 @@ def serve(
     app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config))
     observers = _observers(log_requests, otlp_endpoint)
     start = starter(config, roles)
-    _run(lambda: _open_host(start, names, limits, parsers, tenancy, observers), settings, app, report.verbose)
+    _run(lambda: _open_host(start, names, limits, parsers, tenancy, observers, codec), settings, app, report.verbose)
 
 
 def check_extra() -> None:
@@ -120,6 +123,17 @@ def check_extra() -> None:
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
         raise ConfigError("serve", f"needs {', '.join(missing)}: pip install 'headrace[serve]'")
+
+
+def check_codec(name: str) -> None:
+    """Raises ConfigError for an unknown one, and where its extra is missing."""
+    from headrace.api.protocol.codec import CODECS
+    from headrace.api.protocol.recipe import load_recipe
+
+    if name not in CODECS:
+        raise ConfigError("codec", f"must be one of {', '.join(CODECS)}, got {name!r}")
+    if name == "recipe":
+        load_recipe()
 
 
 def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: AppSettings, verbose: bool) -> None:
@@ -147,9 +161,10 @@ def _embeddings(model: str | None, config: EngineConfig) -> Embeddings | None:
 
 
 def _fair(config: EngineConfig) -> EngineConfig:
-    """The engine takes turns as the queue before it does, and no prompt fills a whole step."""
+    """The engine takes turns as the queue before it does, and no prompt fills a whole step: five eighths are enough for
+    most prompts to need no second one, and leave room for another's."""
     limits = config.scheduler
-    most = limits.long_prefill_threshold or max(1, limits.token_budget // 2)
+    most = limits.long_prefill_threshold or max(1, limits.token_budget * 5 // 8)
     return replace(config, scheduler=replace(limits, priority=True, long_prefill_threshold=most))
 
 
@@ -184,9 +199,10 @@ def _open_host(
     parsers: ParserChoice,
     tenancy: Tenancy | None,
     observers: list[Observer],
+    codec: str,
 ) -> EngineHost:
     from headrace.api.http.host import EngineHost
 
-    host = EngineHost(start, names, limits, parsers, tenancy)
+    host = EngineHost(start, names, limits, parsers, tenancy, codec)
     host.observers += observers
     return host

@@ -70,6 +70,11 @@ class GivingEnd(Protocol):
         """False, and nothing happens, when the queue is full or closed."""
         ...
 
+    def offer_bare(self, item: HandedOver, why: str) -> bool:
+        """Offers a sequence without its KV, for which there is no room: its taker has a store. False, and nothing
+        happens, where it has none, or has enough of these."""
+        ...
+
     def leave(self) -> None:
         """The giver goes; it offers nothing any more."""
         ...

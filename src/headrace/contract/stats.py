@@ -11,13 +11,15 @@ import msgspec
 
 class OverlapStats(msgspec.Struct, frozen=True, kw_only=True):
     """The device's time and the loop's, ns since the start. ``bubble_counts``: steps by the bubble they had, one per
-    bucket of ``obs.metrics.BUBBLE_SECONDS`` and the last for all above."""
+    bucket of ``obs.metrics.BUBBLE_SECONDS`` and the last for all above; ``busy_counts``: by the time they took the
+    device, of ``SECONDS`` there."""
 
     busy_ns: int = 0
     bubble_ns: int = 0
     host_ns: int = 0
     last_bubble_ns: int = 0
     bubble_counts: list[int] = []
+    busy_counts: list[int] = []
 
     @property
     def overlap_ratio(self) -> float:
@@ -43,7 +45,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
     ``votes`` counts a voted group's decisions by what came of them, ``vote_wait_s`` is the time spent on them.
     ``attended`` counts pairs of a computed token and a position it may look at. ``prefill_steps``, ``mixed_steps``:
-    steps of prompts only, and of prompts and decoding together.
+    steps of prompts only, and of prompts and decoding together; ``company_steps``: with nothing in them, because other
+    ranks ran one. ``budget_tokens``: what the steps had room for. ``size_counts``: steps by the tokens they were
+    launched with, one per bucket of ``obs.metrics.STEP_TOKENS`` and the last for all above; ``size_tokens``: their sum.
+    ``gone_tokens``, ``dropped_tokens``: computed for sequences that had ended, or given way, before the result came.
     """
 
     running: int = 0
@@ -56,6 +61,12 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     prefill_steps: int = 0
     mixed_steps: int = 0
+    company_steps: int = 0
+    size_tokens: int = 0
+    size_counts: list[int] = []
+    budget_tokens: int = 0
+    gone_tokens: int = 0
+    dropped_tokens: int = 0
     failed_steps: int = 0
     scheduled_tokens: int = 0
     decode_tokens: int = 0
@@ -83,8 +94,9 @@ def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
     numbers: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
     numbers["speculating"] = any(part.speculating for part in parts)
     kinds: dict[str, Any] = {name: _added([getattr(part, name) for part in parts]) for name in _KINDS}
+    sizes = _added_up([part.size_counts for part in parts])
     overlap, experts = _overlap([part.overlap for part in parts]), _experts([part.experts for part in parts])
-    return EngineStats(**numbers, **kinds, overlap=overlap, experts=experts)
+    return EngineStats(**numbers, **kinds, size_counts=sizes, overlap=overlap, experts=experts)
 
 
 def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
@@ -95,10 +107,15 @@ def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
 
 def _overlap(parts: Sequence[OverlapStats]) -> OverlapStats:
     """Device time of all ranks added up; the last bubble is the longest of theirs."""
-    counts = [sum(column) for column in zip_longest(*(part.bubble_counts for part in parts), fillvalue=0)]
     sums = {name: sum(getattr(part, name) for part in parts) for name in ("busy_ns", "bubble_ns", "host_ns")}
     last = max((part.last_bubble_ns for part in parts), default=0)
-    return OverlapStats(**sums, last_bubble_ns=last, bubble_counts=counts)
+    bubbles, busy = (_added_up([getattr(part, name) for part in parts]) for name in ("bubble_counts", "busy_counts"))
+    return OverlapStats(**sums, last_bubble_ns=last, bubble_counts=bubbles, busy_counts=busy)
+
+
+def _added_up(tables: Sequence[list[int]]) -> list[int]:
+    """Bucket by bucket; an engine that has not counted yet has none."""
+    return [sum(column) for column in zip_longest(*tables, fillvalue=0)]
 
 
 def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
@@ -106,8 +123,9 @@ def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(table.get(name, 0) for table in tables) for name in names}
 
 
-_KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if isinstance(f.default_factory, type))
-_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, "overlap", "experts"))
+_KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if f.default_factory is dict)
+_APART = (*_KINDS, "overlap", "size_counts", "experts")
+_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in _APART)
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):

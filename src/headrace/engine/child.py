@@ -20,7 +20,23 @@ from headrace.contract.stats import EngineStats
 from .engine import Engine
 from .lifecycle import EngineLoop
 from .local_socket import open_socket, remove_if_orphaned
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Greet, Poke, Ready, Stats, Submit, ToEngine
+from .messages import (
+    POLL_MS,
+    Builder,
+    Close,
+    Deltas,
+    End,
+    Failed,
+    Greet,
+    Lost,
+    Poke,
+    Profile,
+    Ready,
+    Stats,
+    Submit,
+    ToEngine,
+)
+from .profiling import Profiler
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
@@ -94,11 +110,13 @@ def _serve(
     poller = zmq.Poller()
     poller.register(socket, zmq.POLLIN)
     poller.register(woken, zmq.POLLIN)
-    reporter = Reporter(engine)
+    reporter, profiler = Reporter(engine), Profiler()
     while loop.alive and os.getppid() == parent:
         ready = dict(poller.poll(POLL_MS))
         if (stats := reporter.due()) is not None:
             socket.send(encode(Stats(stats)))
+        for profiled in profiler.due():
+            socket.send(encode(profiled))
         if woken in ready:
             woken.recv()
         if news := take():
@@ -114,6 +132,9 @@ def _serve(
             if isinstance(message, Close):
                 return
             if isinstance(message, Greet):
+                continue
+            if isinstance(message, Profile):
+                profiler.begin(message)
                 continue
             answer = obey(engine, message)
         if answer is not None:
@@ -146,13 +167,16 @@ def refused(data: bytes, error: Exception) -> TokenDelta | None:
     return TokenDelta(request_id=name, finish_reason="error", error=str(error)) if isinstance(name, str) else None
 
 
-def obey(engine: Engine, message: Submit | End | Poke) -> TokenDelta | None:
+def obey(engine: Engine, message: Submit | End | Lost | Poke) -> TokenDelta | None:
     """Does what a front says; the last delta of a request that cannot be taken."""
     if isinstance(message, Poke):
         engine.intake.poke(2)
         return None
     if isinstance(message, End):
         engine.intake.end(message.request_id, message.reason)
+        return None
+    if isinstance(message, Lost):
+        engine.intake.lose(message.request, message.output_ids)
         return None
     try:
         engine.submit(message.request)

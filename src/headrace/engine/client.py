@@ -42,6 +42,13 @@ class EngineClient(Protocol):
         """The latest snapshot; empty when the engine is gone."""
         ...
 
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:
+        """Where the engine's processes spend this time, by process: how often each stack was seen.
+
+        Waits for it. Nothing for an engine in the caller's process. Raises EngineDead.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -112,6 +119,9 @@ class ThreadClient:
     @property
     def stats(self) -> EngineStats:
         return self._engine.stats
+
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:  # noqa: ARG002  # the protocol's signature
+        return {}
 
     def close(self) -> None:
         self._loop.close()

@@ -174,13 +174,17 @@ class Engine:
         for request in self.intake.drain_requests():
             self._roster.take(request, can_fork)
         self._drain_ends()
+        for request, output_ids in self.intake.drain_lost():
+            if self._relay is not None:
+                self._relay.lost(self._roster, request, output_ids)
         self._roster.turn(can_fork)
         self._kv.poll()
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
-            if self._relay is None or not self._relay.ended(self._roster, request_id, reason):
-                self._roster.end(request_id, reason)
+            if self._relay is not None:
+                self._relay.ended(self._roster, request_id, reason)
+            self._roster.end(request_id, reason)
 
     def _launch(self, plan: StepPlan) -> Step:
         step = Step(plan)
@@ -232,6 +236,7 @@ class Engine:
             return  # what this step computed rests on a load that failed; its sequences are computed anew
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
+        self._counts.committed(step.plan, commit)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
         if self._drafting:

@@ -18,7 +18,7 @@ from headrace.contract.stats import EngineStats, total_stats
 
 from .client import DeltaSink
 from .messages import Builder
-from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient
+from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient, profile_each
 
 
 class Loads:
@@ -179,6 +179,10 @@ class GroupClient:
     @property
     def pids(self) -> list[int | None]:
         return [rank.pid for rank in self._ranks]
+
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:
+        """All ranks during the same time. Raises EngineDead."""
+        return profile_each({f"rank {number}": rank for number, rank in enumerate(self._ranks)}, seconds)
 
     # -- ends -----------------------------------------------------------------------------------------------------
 

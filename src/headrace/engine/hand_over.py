@@ -1,4 +1,4 @@
-"""Handing sequences over between a prompt engine and a completion engine: its two ends, and the port in one process.
+"""Handing sequences over between a prompt engine and a completion engine: its two ends.
 
 The giver offers a sequence one turn after its first token was reported, so that no later token overtakes it. While the
 port is full the giver keeps the sequence and its blocks; when it has kept it too long, the request ends with an error.
@@ -6,21 +6,22 @@ port is full the giver keeps the sequence and its blocks; when it has kept it to
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
+from headrace.contract.errors import EngineDead
 from headrace.contract.handoff import LOST, GivingEnd, HandedOver, KVMover, TakingEnd
 from headrace.contract.ports import StepObserver
+from headrace.contract.request import Request
 
 from .ahead import Ahead
 from .book import Entry
+from .recall import Recall, lost, what_failed
 from .roster import Roster
 
-PATIENCE_S = 60.0
-CAPACITY = 16
 MOST_COMPILING = 64
 LOST_WORDS = "the prompt engine died before it had handed the request over"
 
@@ -32,94 +33,15 @@ class Relay(Protocol):
         """Before each plan."""
         ...
 
-    def ended(self, roster: Roster, request_id: str, reason: str) -> bool:
-        """A caller has ended a request. True: nothing is left to do here."""
+    def ended(self, roster: Roster, request_id: str, reason: str) -> None:
+        """A caller has ended a request, which perhaps does not live here."""
+        ...
+
+    def lost(self, roster: Roster, request: Request, output_ids: tuple[int, ...]) -> None:
+        """The giver of a request died when it had reported these tokens; perhaps it had handed the request over."""
         ...
 
     def close(self, roster: Roster, reason: str, error: str | None) -> None: ...
-
-
-class LocalHandOff:
-    """A HandOffPort between two engines of one process. ``wake`` is called after an offer."""
-
-    def __init__(self, capacity: int = CAPACITY, patience_s: float = PATIENCE_S) -> None:
-        self._capacity = capacity
-        self._patience_s = patience_s
-        self._lock = threading.Lock()
-        self._items: deque[HandedOver] = deque()
-        self._ends: dict[str, str] = {}
-        self._closed = False
-        self.wake: Callable[[], None] = lambda: None
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def has_room(self) -> bool:
-        return len(self._items) < self._capacity
-
-    def has_room_for(self, request_id: str) -> bool:
-        return self.has_room
-
-    takes_ahead = False  # a copy inside one process is made in one go
-
-    def send_ahead(self, request_id: str, places: Sequence[tuple[int, int]], content: Any) -> bool:
-        return False
-
-    def drop(self, request_id: str) -> None:
-        """Nothing ever went ahead."""
-
-    def leave(self) -> None:
-        """What was offered can still be taken."""
-
-    def holds(self, request_id: str) -> bool:
-        with self._lock:
-            return any(item.request.request_id == request_id for item in self._items)
-
-    def end_later(self, request_id: str, reason: str) -> None:
-        """The pair's client has said so already, by ``end``."""
-
-    @property
-    def patience_s(self) -> float:
-        return self._patience_s
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._items)
-
-    def offer(self, item: HandedOver) -> bool:
-        with self._lock:
-            if self._closed or not self.has_room:
-                return False
-            self._items.append(item)
-        self.wake()
-        return True
-
-    def take(self) -> HandedOver | None:
-        with self._lock:
-            return self._items.popleft() if self._items else None
-
-    def end(self, request_id: str, reason: str) -> None:
-        """A caller's wish, kept until ``forget`` because the sequence may be on its way at this moment."""
-        with self._lock:
-            self._ends.setdefault(request_id, reason)
-
-    def end_of(self, request_id: str) -> str | None:
-        with self._lock:
-            return self._ends.get(request_id)
-
-    def forget(self, request_id: str) -> None:
-        """The request has had its last delta."""
-        with self._lock:
-            self._ends.pop(request_id, None)
-
-    def close(self) -> list[HandedOver]:
-        with self._lock:
-            self._closed = True
-            left = list(self._items)
-            self._items.clear()
-            return left
 
 
 class Giver:
@@ -148,32 +70,39 @@ class Giver:
             elif self._port.has_room_for(entry.request_id):
                 self._give(roster, entry, now)
             elif now - self._since[seq_id] > self._port.patience_s:
-                roster.end_entry(entry, "error", f"no completion engine took it within {self._port.patience_s:g} s")
+                self._give_up(roster, entry, now, f"no completion engine took it within {self._port.patience_s:g} s")
         if self._ahead is not None:
             self._ahead.turn(roster)
 
-    def ended(self, roster: Roster, request_id: str, reason: str) -> bool:
-        return False
+    def ended(self, roster: Roster, request_id: str, reason: str) -> None:
+        """The roster has it, or nobody here."""
+
+    def lost(self, roster: Roster, request: Request, output_ids: tuple[int, ...]) -> None:
+        """It is told to who takes."""
 
     def _give(self, roster: Roster, entry: Entry, now: float) -> None:
         seen: Any = roster.core.inspect(entry.seq_id)
         blocks = seen["blocks"]
         sent = [0] * len(blocks) if self._ahead is None else self._ahead.leave(entry.request_id, len(blocks))
-        item = HandedOver(
-            request=entry.request,
-            output_ids=tuple(seen["tokens"][len(entry.request.prompt_token_ids) :]),
-            num_cached_tokens=entry.num_cached_tokens,
-            grammar=entry.grammar,
-            blocks=blocks,
-            content=self._mover.read_blocks(
-                [block for group, gone in zip(blocks, sent) for block in group[gone:] if block]
-            ),
-            deadline_s=now + self._port.patience_s,
-            sent=sent,
-        )
+        left = [block for group, gone in zip(blocks, sent) for block in group[gone:] if block]
+        item = self._item(entry, seen, now)
+        item = replace(item, blocks=blocks, content=self._mover.read_blocks(left), sent=sent)
         roster.release(entry)
         if not self._port.offer(item):  # it closed at this very moment
             roster.end_entry(entry, "error", "the completion engine is gone")
+
+    def _item(self, entry: Entry, seen: Any, now: float) -> HandedOver:
+        """The sequence without any KV."""
+        outputs = tuple(seen["tokens"][len(entry.request.prompt_token_ids) :])
+        deadline = now + self._port.patience_s
+        return HandedOver(entry.request, outputs, entry.num_cached_tokens, entry.grammar, (), None, deadline)
+
+    def _give_up(self, roster: Roster, entry: Entry, now: float, why: str) -> None:
+        """There is no room for its KV over there. Perhaps the store has it."""
+        if self._port.offer_bare(self._item(entry, roster.core.inspect(entry.seq_id), now), why):
+            roster.release(entry)
+        else:
+            roster.end_entry(entry, "error", why)
 
     def close(self, roster: Roster, reason: str, error: str | None) -> None:
         """What is still here ends with the engine."""
@@ -189,11 +118,13 @@ class Taker:
         mover: KVMover,
         observer: StepObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
+        recall: Recall | None = None,
     ) -> None:
         self._port = port
         self._mover = mover
         self._clock = clock
         self._observer = observer
+        self._recall = recall
         self._unplaced: deque[tuple[Entry, HandedOver]] = deque()
         self._compiling: list[tuple[Entry, HandedOver]] = []
         self._filling: list[tuple[Entry, Any]] = []
@@ -202,33 +133,45 @@ class Taker:
         """Never waits: what cannot go on now goes on in a later turn."""
         self._let_filled_run(roster)
         self._let_compiled_in(roster)
+        if self._recall is not None:
+            self._recall.turn(roster)
         while self._unplaced or self._take(roster):
             if not self._place(roster):
                 return
 
-    def ended(self, roster: Roster, request_id: str, reason: str) -> bool:
-        known = roster.has(request_id)
-        if reason == LOST:
-            if not known and not self._port.holds(request_id):
-                self._port.end_later(request_id, reason)
-                roster.end_unknown(request_id, "error", LOST_WORDS)
-            return True
-        if not known:
+    def ended(self, roster: Roster, request_id: str, reason: str) -> None:
+        if not roster.has(request_id):
             self._port.end_later(request_id, reason)
-        return False
+
+    def lost(self, roster: Roster, request: Request, output_ids: tuple[int, ...]) -> None:
+        name = request.request_id
+        if roster.has(name) or self._port.holds(name):
+            return
+        self._port.end_later(name, LOST)
+        if self._recall is None:
+            roster.end_unknown(name, "error", LOST_WORDS)
+            return
+        deadline = self._clock() + self._port.patience_s
+        self._receive(roster, HandedOver(request, output_ids, 0, None, (), lost(EngineDead(LOST_WORDS)), deadline))
 
     def _take(self, roster: Roster) -> bool:
         """Whether there may be something to do now: one was taken."""
         if len(self._compiling) >= MOST_COMPILING or (item := self._port.take()) is None:
             return False
-        entry = roster.receive(item)
         ended = self._port.end_of(item.request.request_id)
+        if roster.has(item.request.request_id):  # given up for lost, it has begun again already
+            return True
+        entry = self._receive(roster, item)
         if ended is not None:
             roster.end_entry(entry, *(("error", LOST_WORDS) if ended == LOST else (ended,)))
-        elif roster.entry_of(entry.seq_id) is not None:  # else the core has refused it
-            wanted = item.request.sampling.structured_outputs is not None
-            (self._compiling if wanted and entry.grammar is None else self._unplaced).append((entry, item))
         return True
+
+    def _receive(self, roster: Roster, item: HandedOver) -> Entry:
+        entry = roster.receive(item)
+        wanted = item.request.sampling.structured_outputs is not None
+        if roster.entry_of(entry.seq_id) is not None:  # else the core has refused it
+            (self._compiling if wanted and entry.grammar is None else self._unplaced).append((entry, item))
+        return entry
 
     def _let_compiled_in(self, roster: Roster) -> None:
         """Those whose grammar is compiled are in the core by now; those that were refused never get one."""
@@ -246,6 +189,11 @@ class Taker:
         entry, item = self._unplaced[0]
         if roster.entry_of(entry.seq_id) is None:  # ended meanwhile
             self._unplaced.popleft()
+            return True
+        if self._recall is not None and (error := what_failed(item.content)) is not None:
+            self._unplaced.popleft()
+            why = str(error) if isinstance(error, EngineDead) else f"its KV could not be taken over: {error}"
+            self._recall.begin(roster, entry, item, why)
             return True
         if roster.core.place(entry.seq_id):
             if self._observer:

@@ -58,6 +58,7 @@ class Welcome(msgspec.Struct, tag=True):
 
     epoch: int
     capacity: int
+    recalls: bool = False  # whether it takes sequences whose KV it finds in the common store
 
 
 class Freed(msgspec.Struct, tag=True):

@@ -19,6 +19,7 @@ class Intake:
         self._capacity = capacity
         self._requests: deque[Request] = deque()
         self._ends: deque[tuple[str, str]] = deque()
+        self._lost: deque[tuple[Request, tuple[int, ...]]] = deque()
         self._wake = threading.Condition()
         self._closed = False
         self._poked = 0
@@ -40,7 +41,7 @@ class Intake:
     @property
     def busy(self) -> bool:
         """Something is waiting to be drained."""
-        return bool(self._requests or self._ends)
+        return bool(self._requests or self._ends or self._lost)
 
     def end(self, request_id: str, reason: str) -> None:
         """Asks for an early end: ``abort`` by the caller, or ``stop`` for a stop string found in the text."""
@@ -67,10 +68,24 @@ class Intake:
             self._ends = deque(end for end in self._ends if end[0] in waiting)
             return out
 
+    def lose(self, request: Request, output_ids: tuple[int, ...]) -> None:
+        """A request's giver died after it had reported these tokens; the engine may have it, or not."""
+        with self._wake:
+            self._lost.append((request, output_ids))
+            self._wake.notify_all()
+
+    def drain_lost(self) -> list[tuple[Request, tuple[int, ...]]]:
+        if not self._lost:
+            return []
+        with self._wake:
+            out = list(self._lost)
+            self._lost.clear()
+            return out
+
     def wait(self, timeout_s: float) -> None:
         """Sleeps until something arrives, the door closes, or the deadline passes."""
         with self._wake:
-            if not (self._requests or self._ends or self._closed or self._poked):
+            if not (self.busy or self._closed or self._poked):
                 self._wake.wait(timeout_s)
             self._poked = max(0, self._poked - 1)
 

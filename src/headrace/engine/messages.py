@@ -25,8 +25,22 @@ class End(msgspec.Struct, tag=True):
     reason: str
 
 
+class Lost(msgspec.Struct, tag=True):
+    """The giver of a request died after it had reported these tokens: it goes on here, or ends, if it is not here."""
+
+    request: Request
+    output_ids: tuple[int, ...]
+
+
 class Poke(msgspec.Struct, tag=True):
     """Another rank of the group has work; or a front is still there."""
+
+
+class Profile(msgspec.Struct, tag=True):
+    """The front wants to know where this process spends its time."""
+
+    number: int
+    seconds: float
 
 
 class Close(msgspec.Struct, tag=True):
@@ -53,7 +67,15 @@ class Stats(msgspec.Struct, tag=True):
     stats: EngineStats
 
 
-ToEngine = Submit | End | Poke | Close | Greet
-ToFront = Ready | Failed | Deltas | Stats
+class Profiled(msgspec.Struct, tag=True):
+    """The answer: how often each stack was seen, or why there is none."""
+
+    number: int
+    stacks: dict[str, int]
+    error: str | None = None
+
+
+ToEngine = Submit | End | Lost | Poke | Profile | Close | Greet
+ToFront = Ready | Failed | Deltas | Stats | Profiled
 Builder = Callable[[Any], tuple[Engine, dict[str, Any]]]
 """Child side: from a picklable argument to an engine and facts for the front."""

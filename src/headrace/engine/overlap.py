@@ -16,7 +16,7 @@ from time import perf_counter_ns
 
 from headrace.contract.result import StepTimes
 from headrace.contract.stats import OverlapStats
-from headrace.obs.metrics import BUBBLE_SECONDS
+from headrace.obs.metrics import BUBBLE_SECONDS, SECONDS
 
 
 class OverlapMeter:
@@ -26,6 +26,7 @@ class OverlapMeter:
         self._clock = clock
         self._since = self._woke = self._last_end = self._waited = 0
         self._counts = [0] * (len(BUBBLE_SECONDS) + 1)
+        self._busy_counts = [0] * (len(SECONDS) + 1)
         self._busy = self._bubble = self._host = self._last_bubble = 0
 
     def turn_begins(self, resting: bool) -> None:
@@ -59,7 +60,9 @@ class OverlapMeter:
             return
         before = max(0, times.forward_start_ns - max(self._last_end, self._woke))
         bubble = before + max(0, times.sample_start_ns - times.forward_end_ns)
-        self._busy += times.forward_end_ns - times.forward_start_ns + times.sample_end_ns - times.sample_start_ns
+        busy = times.forward_end_ns - times.forward_start_ns + times.sample_end_ns - times.sample_start_ns
+        self._busy += busy
+        self._busy_counts[bisect_left(SECONDS, busy / 1e9)] += 1
         self._bubble += bubble
         self._last_bubble, self._last_end = bubble, times.sample_end_ns
         self._counts[bisect_left(BUBBLE_SECONDS, bubble / 1e9)] += 1
@@ -71,4 +74,5 @@ class OverlapMeter:
             host_ns=self._host,
             last_bubble_ns=self._last_bubble,
             bubble_counts=list(self._counts),
+            busy_counts=list(self._busy_counts),
         )

@@ -16,8 +16,8 @@ from headrace.contract.stats import EngineStats, total_stats
 
 from .client import DeltaSink, Sinks
 from .engine import Engine
-from .hand_over import LocalHandOff
 from .lifecycle import EngineLoop
+from .local_hand_off import LocalHandOff
 
 
 class PairClient:
@@ -85,6 +85,9 @@ class PairClient:
     def rank_stats(self) -> list[EngineStats]:
         """The prompt engine's and the completion engine's."""
         return [engine.stats for engine in self._engines] if self.alive else []
+
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:  # noqa: ARG002  # the protocol's signature
+        return {}
 
     def close(self) -> None:
         """The prompt engine first: then nothing can enter the port that nobody takes."""

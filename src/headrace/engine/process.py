@@ -10,21 +10,36 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import zmq
 
 from headrace.contract.errors import EngineDead, InvalidRequest
-from headrace.contract.handoff import LOST
 from headrace.contract.request import Request
 from headrace.contract.stats import EngineStats
 
 from .child import child_main
 from .client import DeltaSink, Sinks
 from .local_socket import address_in, make_folder, open_socket
-from .messages import POLL_MS, Builder, Close, Deltas, End, Failed, Poke, Ready, Stats, Submit, ToFront
+from .messages import (
+    POLL_MS,
+    Builder,
+    Close,
+    Deltas,
+    End,
+    Failed,
+    Lost,
+    Poke,
+    Profiled,
+    Ready,
+    Stats,
+    Submit,
+    ToFront,
+)
+from .profiling import ProfileWaits
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
@@ -72,6 +87,7 @@ class ProcessClient:
         self._silence_timeout_s = silence_timeout_s
         self.info = self._await_ready(start_timeout_s)
         self._sinks = Sinks()
+        self._profiles = ProfileWaits()
         self._closing = threading.Event()
         self._dead: str | None = None
         self._stats = EngineStats()
@@ -148,9 +164,10 @@ class ProcessClient:
         """No news of this request is awaited from here any more."""
         self._sinks.drop(request_id)
 
-    def lose(self, request_id: str) -> None:
-        """Its giver died: it ends with an error unless this engine has it."""
-        self._post(msgspec.msgpack.encode(End(request_id, LOST)))
+    def lose(self, request: Request, output_ids: tuple[int, ...]) -> None:
+        """Its giver died after it had reported these tokens: unless this engine has it, it goes on from the common
+        store, or ends with an error."""
+        self._post(msgspec.msgpack.encode(Lost(request, output_ids)))
 
     @property
     def dead(self) -> str | None:
@@ -160,6 +177,12 @@ class ProcessClient:
     def poke(self) -> None:
         """Wakes the engine although it has nothing to do: another rank of its group has."""
         self._post(msgspec.msgpack.encode(Poke()))
+
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:
+        """Where the engine's process spends this time; waits for it. Raises EngineDead."""
+        if not self.alive:
+            raise EngineDead(self._dead or "the engine is gone")
+        return {"engine": self._profiles.ask(seconds, lambda asked: self._post(msgspec.msgpack.encode(asked)))}
 
     def kill(self, why: str) -> None:
         """Ends the child at once; its open requests are told ``why``."""
@@ -205,11 +228,14 @@ class ProcessClient:
             self._sinks.deliver(answer.deltas)
         elif isinstance(answer, Stats):
             self._stats = answer.stats
+        elif isinstance(answer, Profiled):
+            self._profiles.take(answer)
 
     def _mourn(self, why: str) -> None:
         """The child is gone: everybody who waits is told."""
         self._dead = why
         self._sinks.fail_all(why)
+        self._profiles.fail_all(why)
         if self._on_dead is not None:
             self._on_dead(why)
 
@@ -224,5 +250,13 @@ class ProcessClient:
             self._process.kill()
             self._process.join(CLOSE_TIMEOUT_S)
         self._sinks.fail_all("the engine was closed")
+        self._profiles.fail_all("the engine was closed")
         self._socket.close()
         self._folder.cleanup()
+
+
+def profile_each(engines: Mapping[str, ProcessClient], seconds: float) -> dict[str, dict[str, int]]:
+    """Several engines during the same time, by the names given. Raises EngineDead."""
+    with ThreadPoolExecutor(len(engines)) as pool:
+        seen = pool.map(lambda engine: engine.profile(seconds)["engine"], engines.values())
+        return dict(zip(engines, seen))

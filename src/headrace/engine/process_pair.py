@@ -23,7 +23,7 @@ from headrace.contract.stats import EngineStats, total_stats
 from .client import DeltaSink
 from .hand_over import LOST_WORDS
 from .messages import Builder
-from .process import ProcessClient
+from .process import ProcessClient, profile_each
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +43,11 @@ def children(build: Builder, arguments: Sequence[Any]) -> Starter:
 class _Way:
     """One request's way: the first token first, whichever socket is quicker."""
 
-    def __init__(self, sink: DeltaSink) -> None:
+    def __init__(self, request: Request, sink: DeltaSink) -> None:
         self.lock = threading.Lock()
-        self.sink = sink
-        self.told = False
-        self.over = False
+        self.request, self.sink = request, sink
+        self.first: list[int] = []  # tokens that came from the prompt engine
+        self.told = self.over = self.lost = False
         self.held: list[TokenDelta] = []
 
     def deliver(self, delta: TokenDelta) -> None:
@@ -115,7 +115,7 @@ class ProcessPair:
         """Raises InvalidRequest or EngineDead before anything is queued."""
         if self._dead is not None or self._closing.is_set():
             raise EngineDead(self._dead or "the client was closed")
-        name, way, prompt = request.request_id, _Way(sink), self._prompt
+        name, way, prompt = request.request_id, _Way(request, sink), self._prompt
         with self._lock:
             self._ways[name] = way
         try:
@@ -141,11 +141,13 @@ class ProcessPair:
         with way.lock:
             if prompt.dead is not None and delta.finish_reason is not None:
                 if way.told:  # it may have been handed over: only its taker knows
-                    self._completion.lose(delta.request_id)
+                    way.lost = True
+                    self._completion.lose(way.request, tuple(way.first))
                     return
                 self._completion.abort(delta.request_id)
                 delta = _of(delta, "prompt")
             way.deliver(delta)
+            way.first += delta.token_ids
             if delta.token_ids and not way.told:
                 way.told, held, way.held = True, way.held, []
                 self._revivals = 0
@@ -162,6 +164,8 @@ class ProcessPair:
                 return
             way.deliver(delta if self._completion.dead is None else _of(delta, "completion"))
             over = way.over
+        if over and way.lost:  # it had ended there when it was given up for lost: then it has begun again for nobody
+            self._completion.abort(delta.request_id)
         if over:
             self._forget(delta.request_id)
 
@@ -228,6 +232,10 @@ class ProcessPair:
     @property
     def pids(self) -> tuple[int | None, int | None]:
         return self._prompt.pid, self._completion.pid
+
+    def profile(self, seconds: float) -> dict[str, dict[str, int]]:
+        """Both engines during the same time. Raises EngineDead."""
+        return profile_each(dict(zip(ROLES, self._engines)), seconds)
 
     def close(self) -> None:
         """Ends open requests and both engines."""

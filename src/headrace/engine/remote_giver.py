@@ -20,10 +20,12 @@ import zmq
 from headrace.contract.handoff import Codec, HandedOver
 
 from .bell import Bell
-from .hand_over import PATIENCE_S
 from .hand_over_wire import HELLO_S, POLL_MS, SILENCE_S, Drop, Freed, Hello, Offer, Piece, ToGiver
 from .hand_over_wire import Welcome as WelcomeMessage
+from .local_hand_off import PATIENCE_S
 from .sockets import Secure, connect_dealer
+
+MOST_BARE = 64  # sequences without KV that were not taken yet
 
 
 @dataclass(slots=True)
@@ -51,7 +53,9 @@ class RemoteGiver:
         self._codec, self._silence_s = codec, silence_s
         self._lock = threading.Lock()
         self._slots: set[str] = set()
+        self._bare: set[str] = set()
         self._epoch = self._capacity = 0
+        self._recalls = False
         self._heard_s: float | None = None
         self._outbox: deque[_Outgoing] = deque()
         self._decoder = msgspec.msgpack.Decoder(ToGiver)
@@ -89,6 +93,16 @@ class RemoteGiver:
         blocks, sent = [list(group) for group in item.blocks], list(item.sent or [0] * len(item.blocks))
         message = Offer(epoch, item.request, item.output_ids, item.num_cached_tokens, blocks, sent, 0.0, [])
         self._post(_Outgoing(message, item.content, item.deadline_s))
+        return True
+
+    def offer_bare(self, item: HandedOver, why: str) -> bool:
+        name = item.request.request_id
+        with self._lock:
+            if self.closed or not self._recalls or len(self._bare) >= MOST_BARE:
+                return False
+            self._bare.add(name)
+            message = Offer(self._epoch, item.request, item.output_ids, item.num_cached_tokens, [], [], 0.0, [], why)
+        self._post(_Outgoing(message, None, item.deadline_s))
         return True
 
     def _take_slot(self, request_id: str) -> int | None:
@@ -157,10 +171,12 @@ class RemoteGiver:
             self._heard_s = time.monotonic()
             if isinstance(message, Freed):
                 self._slots.difference_update(message.request_ids)
+                self._bare.difference_update(message.request_ids)
                 return
             if message.epoch != self._epoch:  # a new taker: the sequences of the old one are gone with it
                 self._slots.clear()
-            self._epoch, self._capacity = message.epoch, message.capacity
+                self._bare.clear()
+            self._epoch, self._capacity, self._recalls = message.epoch, message.capacity, message.recalls
 
     def leave(self) -> None:
         """Ends the thread; what was not sent yet stays unsent."""

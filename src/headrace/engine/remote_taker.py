@@ -23,7 +23,6 @@ from headrace.contract.errors import HeadraceError, StoreError
 from headrace.contract.handoff import Codec, HandedOver
 
 from .bell import Bell
-from .hand_over import CAPACITY, PATIENCE_S
 from .hand_over_wire import (
     MOST_BLOCKS,
     MOST_FRAME_BYTES,
@@ -37,6 +36,7 @@ from .hand_over_wire import (
     ToTaker,
     Welcome,
 )
+from .local_hand_off import CAPACITY, PATIENCE_S
 from .sockets import Secure, bind_router
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class RemoteTaker:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.patience_s = patience_s
+        self.recalls = False  # set by who has a store to recall from
         self.wake: Callable[[], None] = lambda: None
         self._codec, self._capacity = codec, capacity
         self._epoch = secrets.randbits(53)
@@ -148,7 +149,7 @@ class RemoteTaker:
         known = self._givers.setdefault(giver, _Giver(now))
         known.heard_s = now
         if isinstance(message, Hello):
-            self._send(giver, Welcome(self._epoch, self._capacity))
+            self._send(giver, Welcome(self._epoch, self._capacity, self.recalls))
         elif isinstance(message, Drop):
             if known.pieces.pop(message.request_id, None) is not None:
                 self._freed.append((giver, message.request_id))

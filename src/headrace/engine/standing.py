@@ -20,7 +20,8 @@ from .bell import Bell
 from .child import Reporter, obey, refused
 from .engine import Engine
 from .lifecycle import EngineLoop
-from .messages import POLL_MS, Close, Deltas, Failed, Greet, Poke, Ready, Stats, Submit, ToEngine, ToFront
+from .messages import POLL_MS, Close, Deltas, Failed, Greet, Poke, Profile, Ready, Stats, Submit, ToEngine, ToFront
+from .profiling import Profiler
 from .sockets import Secure, bind_router
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class StandingEngine:
         self._outbox: list[TokenDelta] = []
         self._lock = threading.Lock()
         self._bell = Bell()
+        self._profiler = Profiler(self._bell.ring)
         self._encode = msgspec.msgpack.Encoder().encode
         self._decoder = msgspec.msgpack.Decoder(ToEngine)
         self._stopping = threading.Event()
@@ -76,6 +78,8 @@ class StandingEngine:
             if (stats := reporter.due()) is not None:
                 self._tell(Stats(stats))
             self._tell_news()
+            for profiled in self._profiler.due():
+                self._tell(profiled)
             while self._socket.poll(0):
                 self._hear(*self._socket.recv_multipart()[:2])
             if self._front is not None and time.monotonic() - self._heard_s > self._silence_s:
@@ -129,6 +133,8 @@ class StandingEngine:
         self._heard_s = time.monotonic()
         if isinstance(message, Close):
             self._part()
+        elif isinstance(message, Profile):
+            self._profiler.begin(message)
         elif not isinstance(message, Greet | Poke):
             if isinstance(message, Submit):
                 self._open.add(message.request.request_id)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from headrace._core import Scheduler
-from headrace.contract.plan import StepPlan
+from headrace.contract.plan import Outcome, StepPlan
 from headrace.contract.stats import EngineStats, ExpertLoad
+from headrace.obs.metrics import STEP_TOKENS
 
 from .overlap import OverlapMeter
 
@@ -46,6 +49,12 @@ class StepCounts:
         self.speculating = False
         self.prefill_steps = 0
         self.mixed_steps = 0
+        self.company_steps = 0
+        self.budget_tokens = 0
+        self.size_tokens = 0
+        self.gone_tokens = 0
+        self.dropped_tokens = 0
+        self._size_counts = [0] * (len(STEP_TOKENS) + 1)
         self.attended = 0
 
     def launched(self, plan: StepPlan) -> None:
@@ -53,8 +62,12 @@ class StepCounts:
         is known how many there were."""
         self.steps += 1
         self.token_budget_left = plan.token_budget_left
-        seen = plan.num_computed
-        if plan.total_tokens == len(seen):  # the usual step: each sequence decodes, without drafts
+        seen, size = plan.num_computed, plan.total_tokens
+        self.budget_tokens += size + plan.token_budget_left
+        self.size_tokens += size
+        self._size_counts[bisect_left(STEP_TOKENS, size)] += 1
+        if size == len(seen):  # the usual step: each sequence decodes, without drafts
+            self.company_steps += size == 0
             self.scheduled_tokens += len(seen)
             self.decode_tokens += len(seen)
             self.attended += int(seen.sum(dtype=np.int64)) + len(seen)
@@ -66,6 +79,14 @@ class StepCounts:
         self.prefill_steps += num_decoding == 0
         self.mixed_steps += 0 < num_decoding < len(known)
         self.attended += int((known * before + known * (known + 1) // 2).sum())
+
+    def committed(self, plan: StepPlan, commit: Any) -> None:
+        """A step's results are in the core (its CommitResult): what was computed for nobody?"""
+        outcomes = commit.outcomes
+        if len(outcomes) and outcomes.max() >= Outcome.DROPPED:
+            sizes = plan.num_scheduled
+            self.gone_tokens += int(sizes[outcomes == Outcome.GONE].sum())
+            self.dropped_tokens += int(sizes[outcomes == Outcome.DROPPED].sum())
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""
@@ -92,6 +113,12 @@ class StepCounts:
             sampled_tokens=self.sampled_tokens,
             prefill_steps=self.prefill_steps,
             mixed_steps=self.mixed_steps,
+            company_steps=self.company_steps,
+            budget_tokens=self.budget_tokens,
+            size_tokens=self.size_tokens,
+            size_counts=list(self._size_counts),
+            gone_tokens=self.gone_tokens,
+            dropped_tokens=self.dropped_tokens,
             attended=self.attended,
             token_budget_left=self.token_budget_left,
             verified_drafts=self.verified_drafts,

@@ -6,12 +6,12 @@ that says false, or nothing deleted: no method but ``names`` raises.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from headrace.contract.ports import Bytes
 
-from .records import RecordSpec, StoreMatch
+from .records import RecordSpec, StoreMatch, usable_grains
 
 Name = tuple[bytes, int]
 """(key, kind)."""
@@ -63,3 +63,17 @@ class Backend(Protocol):
     def close(self) -> None:
         """Later calls store and find nothing."""
         ...
+
+
+def match_along(
+    keys: Sequence[bytes], specs: Sequence[RecordSpec], has: Callable[[Sequence[Name]], list[bool]], at_once: int
+) -> int:
+    """How many grains from a chain's start can be had. Looks along it, ``at_once`` grains at a time, as far as it goes
+    and not further: most chains are unknown from their first grain on, and a look-up may be a request."""
+    held: dict[Name, bool] = {}
+    for start in range(0, len(keys), at_once):
+        names = [(key, int(spec.kind)) for key in keys[start : start + at_once] for spec in specs]
+        held |= zip(names, has(names))
+        if not all(held[key, int(specs[0].kind)] for key in keys[start : start + at_once]):
+            break
+    return usable_grains(specs, len(keys), lambda grain, kind: held.get((keys[grain], int(kind)), False))

@@ -21,9 +21,9 @@ import numpy as np
 from headrace.contract.errors import StoreError
 
 from .ages import CHAT
-from .backend import Name
+from .backend import Name, match_along
 from .counts import Counts
-from .records import RecordSpec, StoreMatch, usable_grains
+from .records import RecordSpec, StoreMatch
 from .segment import CRC_BYTES, MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, encode_head, page_crcs
 
 log = logging.getLogger("headrace.kv")
@@ -80,14 +80,7 @@ class ObjectStore:
         return list(self._threads.map(self._there, keys))
 
     def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
-        """Looks along the chain as far as it goes, not further: most chains are unknown from their first grain on."""
-        held: dict[Name, bool] = {}
-        for start in range(0, len(keys), LOOKUPS):
-            names = [(key, int(spec.kind)) for key in keys[start : start + LOOKUPS] for spec in specs]
-            held |= zip(names, self.has(names))
-            if not all(held[key, int(specs[0].kind)] for key in keys[start : start + LOOKUPS]):
-                break
-        end = usable_grains(specs, len(keys), lambda grain, kind: held.get((keys[grain], int(kind)), False))
+        end = match_along(keys, specs, self.has, LOOKUPS)
         return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
 
     def turn_of(self, key: bytes, kind: int) -> int:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from headrace.contract.errors import ConfigError
+
 OFF = "off"
 SCHEMES = ("tcp://", "ipc://")
 BUCKETS = ("s3://",)
+STRIPED = "striped:"
+NUM_STRIPED = 12
 DEFAULT_BYTES = 4 << 30
 SHARE_OF_DISK = 0.1  # of what is free when the store is opened
 NO_LIMIT = 1 << 62
@@ -21,6 +25,31 @@ def is_address(where: str) -> bool:
 def is_bucket(where: str) -> bool:
     """Whether a store is an object store."""
     return where.startswith(BUCKETS)
+
+
+def is_striped(where: str) -> bool:
+    """Whether a store is spread over twelve others."""
+    return where.startswith(STRIPED)
+
+
+def striped_places(where: str) -> list[str]:
+    """The twelve places of ``striped:FILE``: folders and buckets, one a line; what follows a # is a comment.
+
+    Raises ConfigError naming the file.
+    """
+    path = Path(where.removeprefix(STRIPED)).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("kv_store", f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    places = [place for line in lines if (place := line.partition("#")[0].strip())]
+    for place in places:
+        if is_address(place) or is_striped(place):
+            raise ConfigError("kv_store", f"{path}: a place must be a folder or a bucket, not {place}")
+    distinct = {place if is_bucket(place) else str(Path(place).expanduser().resolve()) for place in places}
+    if len(places) != NUM_STRIPED or len(distinct) != NUM_STRIPED:
+        raise ConfigError("kv_store", f"{path}: names {len(distinct)} different places; {NUM_STRIPED} are needed")
+    return places
 
 
 def default_folder(cache: Path) -> Path:

@@ -101,7 +101,7 @@ class Player:
                 prompt = np.asarray(event.prompt, dtype=np.int32)
                 return core.fork(event.parent, event.seq_id, prompt, event.outputs)
             case events.Placed():
-                return core.place(event.seq_id)
+                return core.place(event.seq_id, event.from_cache)
             case events.Imported():
                 return core.import_prefix(event.seq_id, event.num_tokens, event.first)
             case events.Judged():

@@ -147,10 +147,11 @@ class Forked(Event, tag="fork", kw_only=True):
 
 
 class Placed(Event, tag="place", kw_only=True):
-    """A sequence that was prefilled elsewhere got its blocks."""
+    """A sequence that was prefilled elsewhere got its blocks. ``from_cache``: it computes what the pool lacked."""
 
     t: float
     seq_id: int
+    from_cache: bool = False
 
 
 class Judged(Event, tag="confidences", kw_only=True):

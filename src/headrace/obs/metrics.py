@@ -19,6 +19,7 @@ class Kind(Enum):
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0)
+STEP_TOKENS = tuple(float(1 << power) for power in range(16))
 BUBBLE_SECONDS = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5)
 
 
@@ -64,7 +65,17 @@ TABLE: tuple[Metric, ...] = (
     _counter("steps", "Steps launched."),
     _counter("failed_steps", "Steps that failed in the worker."),
     _counter("step_tokens", "Tokens computed in steps, by phase.", ("phase",)),
-    _counter("step_kinds", "Steps by what is in them: prefill, decode or mixed.", ("kind",)),
+    _counter(
+        "step_kinds",
+        "Steps by what is in them: prefill, decode, mixed; company: nothing, other ranks run one.",
+        ("kind",),
+    ),
+    _counter("step_budget_tokens", "Tokens that the steps launched had room for."),
+    _counter(
+        "step_padding_tokens",
+        "Tokens computed in vain: rejected drafts, and slices whose sequence had ended or given way meanwhile.",
+        ("reason",),
+    ),
     _counter("step_busy_seconds", "Seconds with a step under way."),
     _counter("step_flops", "Floating-point operations of all steps; a multiply-add counts two."),
     _gauge("peak_flops", "What the machine can do a second, as the operator says; 0: not said."),
@@ -77,6 +88,8 @@ TABLE: tuple[Metric, ...] = (
     _counter("device_bubble_seconds", "Time the device stood idle although there was work."),
     _counter("host_seconds", "Time the loop worked, its waits for the device left out."),
     _gauge("overlap_ratio", "Share of the loop's own work hidden behind the device's, 0 to 1."),
+    _histogram("step_size_tokens", "Tokens a step was launched with, drafts included.", STEP_TOKENS),
+    _histogram("step_seconds", "Time the device computed for a step.", SECONDS),
     _histogram("step_bubble_seconds", "Device idle per step although there was work.", BUBBLE_SECONDS),
     _gauge("rank_requests_running", "Sequences that take part in steps, by rank of the group.", labels=("rank",)),
     _gauge("rank_requests_waiting", "Sequences that wait to be scheduled, by rank.", labels=("rank",)),

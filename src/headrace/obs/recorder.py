@@ -126,8 +126,8 @@ class Recorder:
     def forked(self, parent: int, seq_id: int, prompt: list[int], outputs: list[int]) -> None:
         self._record(events.Forked, parent=parent, seq_id=seq_id, prompt=prompt, outputs=outputs)
 
-    def placed(self, seq_id: int) -> None:
-        self._record(events.Placed, seq_id=seq_id)
+    def placed(self, seq_id: int, from_cache: bool = False) -> None:
+        self._record(events.Placed, seq_id=seq_id, from_cache=from_cache)
 
     def imported(self, seq_id: int, num_tokens: int, first: int) -> None:
         self._record(events.Imported, seq_id=seq_id, num_tokens=num_tokens, first=first)

@@ -1,4 +1,8 @@
-"""The KV pool's memory, shared by all groups through block ids: a pair of tensors per layer of a group, or records."""
+"""The KV pool's memory, shared by all groups through block ids: a pair of tensors per layer of a group, or records.
+
+A block is one piece of memory for all layers. What a sequence uses is then a few large pages, not a few for each
+layer, and so is what a fresh pool costs when it is first written.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +36,18 @@ def _allocate_records(layout: RecordLayout, num_blocks: int, block_size: int, po
 
 
 def _allocate_layers(layout: KVLayout, num_blocks: int, block_size: int, *, kv: str, poison: bool) -> list[LayerKV]:
-    """Per-layer caches (num_blocks, num_kv_heads, block_size, row), ``kv`` being a key of ``kv_rows.FORMATS``.
+    """Per-layer caches (num_blocks, num_kv_heads, block_size, row), ``kv`` being a key of ``kv_rows.FORMATS``: views of
+    (num_blocks, layers of a group, 2, num_kv_heads, block_size, row).
 
     Layer j of every group shares tensor pair j: a block id belongs to one group at a time. Pages are touched by the
     operating system only when written.
     """
     dtype = FORMATS[kv]
-    shape = (num_blocks, layout.num_kv_heads, block_size, row_width(dtype, layout.head_dim))
-    as_bytes = (*shape[:3], shape[3] * dtype.itemsize)
-
-    def tensor() -> torch.Tensor:
-        zeros = torch.from_numpy(np.zeros(as_bytes, dtype=np.uint8)).view(dtype)
-        if poison:
-            zeros.view(torch.uint8).fill_(0xFF)  # a NaN as float32 and bfloat16, and so as the scale of codes
-        return zeros
-
-    pairs = [(tensor(), tensor()) for _ in range(layout.layers_per_group)]
+    row = row_width(dtype, layout.head_dim) * dtype.itemsize
+    shape = (num_blocks, layout.layers_per_group, 2, layout.num_kv_heads, block_size, row)
+    as_bytes = np.zeros(shape, dtype=np.uint8)
+    if poison:
+        as_bytes.fill(0xFF)  # a NaN as float32 and bfloat16, and so as the scale of codes
+    pool = torch.from_numpy(as_bytes).view(dtype)
     places = [layout.place(layer) for layer in range(layout.num_layers)]
-    return [LayerKV(*pairs[index], group) for group, index in places]
+    return [LayerKV(pool[:, index, 0], pool[:, index, 1], group) for group, index in places]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from served import LONG, Running, Script, held, running, scripted_llm, until
 
-from headrace.api.http.app import AppSettings
 from headrace.api.http.arrivals import Finished, log_request
 from headrace.api.http.spans import SpanObserver
+from headrace.config import resolve
 from headrace.contract.stats import EngineStats, StepCost
 
 DASHBOARD = Path(__file__).parents[3] / "deploy" / "grafana" / "headrace.json"
@@ -74,6 +74,12 @@ def test_operations_of_steps_are_counted(tiny: Running) -> None:
     assert at_least <= grown["headrace_step_flops_total"] <= at_least + 2 * (cost.token + 44 * cost.attended)
     assert grown["headrace_step_busy_seconds_total"] > 0
     assert grown['headrace_step_kinds_total{kind="prefill"}'] == 1
+    steps = grown["headrace_steps_total"]
+    assert steps == grown["headrace_step_size_tokens_count"] == grown["headrace_step_seconds_count"] >= 3
+    assert grown["headrace_step_size_tokens_sum"] == tokens  # no drafts were taken back
+    assert grown['headrace_step_size_tokens_bucket{le="32.0"}'] == steps - 1  # all but the prompt's
+    assert grown["headrace_step_budget_tokens_total"] == steps * resolve({}).scheduler.token_budget
+    assert grown['headrace_step_padding_tokens_total{reason="ended"}'] == tokens - 42
 
 
 def samples_of(server: Running) -> dict[str, float]:
@@ -131,20 +137,6 @@ def test_spans_follow_the_conventions_and_the_callers_trace(script: Script) -> N
     assert known["gen_ai.response.finish_reasons"] == ("length",)
     assert span.start_time < span.events[0].timestamp <= span.end_time
     assert SECRET not in str(known)
-
-
-def test_profiles_only_where_asked_for(script: Script) -> None:
-    with running(lambda: scripted_llm(script)) as server:
-        assert server.http.post("/debug/profile?seconds=0.1").status_code == 404
-    with running(lambda: scripted_llm(script), settings=AppSettings(profile=True)) as server:
-        told = server.http.post("/debug/profile?seconds=0.1")
-        assert told.status_code == 200
-        stack, count = told.text.splitlines()[0].rsplit(" ", 1)
-        assert ";" in stack
-        assert int(count) >= 1
-        assert server.http.post("/debug/profile?seconds=1000").status_code == 400
-        refused = server.http.post("/debug/profile?seconds=soon")
-        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "seconds")
 
 
 def test_a_cost_is_linear_in_what_was_done() -> None:

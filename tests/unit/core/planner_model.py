@@ -11,6 +11,8 @@ from typing import Any
 from blocks_model import Blocks, Flight, Knobs, Seq
 from pool_model import NULL
 
+Chosen = tuple[Seq, int, int]  # what a running sequence may have: tokens, and drafts among them
+
 
 @dataclass(frozen=True)
 class SliceModel:
@@ -37,6 +39,7 @@ class PlannerModel:
         self.next_step = 0
         self.num_preemptions = 0
         self.tokens_left = self.inputs_left = 0
+        self.preempted = self.gave_way = self.blocked = False  # in this step: anyone; the one it was for; who waits
 
     # -- calls ---------------------------------------------------------------------------------------------
 
@@ -59,10 +62,8 @@ class PlannerModel:
     def plan(self) -> list[SliceModel]:
         self.tokens_left, self.inputs_left = self.knobs.token_budget, self.knobs.input_budget
         self.fenced[self.next_step] = []
-        chosen, preempted = self._plan_running()
-        slices = [self._settle(seq, q, drafts) for seq, q, drafts in chosen]
-        if not preempted:
-            slices += self._plan_waiting()
+        self.preempted = self.gave_way = self.blocked = False
+        slices = self._plan_by_rank() if self.knobs.priority else self._plan_first_come()
         if slices:
             self.steps.append((self.next_step, slices))
             self.next_step += 1
@@ -94,42 +95,66 @@ class PlannerModel:
 
     # -- planning ------------------------------------------------------------------------------------------
 
-    def _plan_running(self) -> tuple[list[tuple[Seq, int, int]], bool]:
-        chosen: list[tuple[Seq, int, int]] = []
-        preempted = False
-        seen: set[int] = set()
-        while todo := [seq for seq in self.running if seq.id not in seen]:
-            seq = todo[0]
-            seen.add(seq.id)
-            if self.tokens_left <= 0:
+    def _plan_first_come(self) -> list[SliceModel]:
+        chosen: list[Chosen] = []
+        self._plan_running(chosen, self.running)
+        slices = [self._settle(*one) for one in chosen]
+        return slices + self._plan_waiting(self.waiting) if not self.preempted else slices
+
+    def _plan_by_rank(self) -> list[SliceModel]:
+        """Whoever generates, then prompts, running and waiting alike, by rank; a running one before its equals."""
+        chosen: list[Chosen] = []
+        prompts = [seq for seq in self.running if self._need(seq) > 1 + len(seq.drafts)]
+        self._plan_running(chosen, [seq for seq in self.running if seq not in prompts])
+        slices, queue = [], self.waiting.copy()
+        for seq in sorted(prompts, key=lambda s: s.rank):
+            if self.gave_way or self.tokens_left <= 0:
                 break
+            better = [other for other in queue if other.rank < seq.rank]
+            queue = queue[len(better) :]
+            slices += self._plan_waiting(better)
+            self._plan_running(chosen, [seq])
+        slices += [self._settle(*one) for one in chosen]
+        return slices + self._plan_waiting(queue)
+
+    def _plan_running(self, chosen: list[Chosen], wanted: list[Seq]) -> None:
+        """Adds to ``chosen``, in the order of ``wanted``; whoever gives way leaves it again."""
+        for seq in wanted.copy():
+            if self.gave_way or self.tokens_left <= 0:
+                break
+            if seq not in self.running:
+                continue
             need = self._need(seq)
             q = self._clip(seq, need, seq.num_computed)
             if q <= 0:
                 continue
             while self.blocks.allocate(seq, seq.num_computed, q, seq.tables, 0) > 0:
-                preempted = True
+                self.preempted = True
                 victim = self._victim()
                 for entry in [entry for entry in chosen if entry[0] is victim]:
                     chosen.remove(entry)
                     self._charge(-entry[1], -self.knobs.draft_slots)
                 self._preempt(victim)
                 if victim is seq:
-                    return chosen, True
+                    self.gave_way = True
+                    return
             self._charge(q, self.knobs.draft_slots)
             chosen.append((seq, q, max(0, q - (need - len(seq.drafts)))))
-        return chosen, preempted
 
-    def _plan_waiting(self) -> list[SliceModel]:
-        slices = []
-        for seq in self.waiting.copy():
+    def _plan_waiting(self, wanted: list[Seq]) -> list[SliceModel]:
+        slices: list[SliceModel] = []
+        for seq in wanted.copy():
+            if self.preempted or self.blocked:
+                break
             if len(self.running) >= self.knobs.max_seqs or self.tokens_left <= 0:
+                self.blocked = True
                 break
             if not seq.ready or seq.num_stale:
                 continue
             num_cached, tables = self.blocks.hit(seq)
             q = self._clip(seq, len(seq.tokens) - num_cached, 0)
             if q <= 0 or not self._room(seq, num_cached, q, tables):
+                self.blocked = True
                 break
             seq.num_computed = num_cached
             self.waiting.remove(seq)

@@ -1,4 +1,5 @@
-"""One suite of checks for every place that keeps values: the local store, and objects in memory, in files, and in S3.
+"""One suite of checks for every place that keeps values: the local store, and objects in memory, in files, and in S3,
+and stripes over twelve of them.
 
 ``HEADRACE_TEST_S3``, an endpoint such as http://127.0.0.1:5555 with a bucket ``headrace-kv``, adds a server
 (``scripts/kv_s3.py`` starts one).
@@ -25,6 +26,8 @@ from headrace.kv.local import LocalStore
 from headrace.kv.objects import BACKOFF_S, ObjectStore, open_bucket
 from headrace.kv.records import Match, RecordKind, RecordSpec
 from headrace.kv.segment import PAGE
+from headrace.kv.shares import SHARES
+from headrace.kv.striped import StripedStore
 
 obstore = pytest.importorskip("obstore.store")
 
@@ -48,10 +51,20 @@ def bucket_of(kind: str, folder: Path) -> Any:
     return obstore.LocalStore(folder) if kind == "files" else s3_bucket(secrets.token_hex(8))
 
 
-@pytest.fixture(params=["local", "memory", "files", "s3"])
+def striped_over(kind: str, folder: Path) -> StripedStore:
+    pytest.importorskip("pyeclib")
+    if kind == "buckets":
+        return StripedStore([ObjectStore(obstore.MemoryStore(), SPACE) for _ in range(SHARES)])
+    return StripedStore([LocalStore(folder / str(i), 16 << 20, name_space=SPACE) for i in range(SHARES)])
+
+
+@pytest.fixture(params=["local", "memory", "files", "s3", "striped-buckets", "striped-folders"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    if request.param == "local":
+    kind, _, of = request.param.partition("-")
+    if kind == "local":
         store: Backend = LocalStore(tmp_path, 64 << 20, name_space=SPACE)
+    elif kind == "striped":
+        store = striped_over(of, tmp_path)
     else:
         store = ObjectStore(bucket_of(request.param, tmp_path), SPACE)
     yield store

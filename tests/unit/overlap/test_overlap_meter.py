@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace.contract.result import StepTimes
 from headrace.contract.stats import OverlapStats
 from headrace.engine.overlap import OverlapMeter
-from headrace.obs.metrics import BUBBLE_SECONDS, Metrics
+from headrace.obs.metrics import BUBBLE_SECONDS, SECONDS, Metrics
 
 
 class Clock:
@@ -59,7 +59,8 @@ def test_idleness_without_work_and_turns_without_steps_do_not_count() -> None:
     clock.now = 900
     meter.turn_ends(worked=False)
     meter.finished(None)
-    assert meter.snapshot() == OverlapStats(bubble_counts=[0] * (len(BUBBLE_SECONDS) + 1))
+    bubbles, busy = [0] * (len(BUBBLE_SECONDS) + 1), [0] * (len(SECONDS) + 1)
+    assert meter.snapshot() == OverlapStats(bubble_counts=bubbles, busy_counts=busy)
     assert meter.snapshot().overlap_ratio == 0.0
     meter.finished(StepTimes(5, 6, 6, 7))
     clock.now = 10**9

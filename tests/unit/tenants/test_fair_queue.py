@@ -105,11 +105,20 @@ def test_idling_earns_no_credit() -> None:
     queue = FairQueue({"a": 1.0, "b": 1.0}, slots=1, window=10**9)
     first = Ticket("a", 1, 1000, nothing)
     queue.offer(first)
+    queue.started(first)
     order: list[str] = []
     for name in ("b", "b", "b", "a"):
         queue.offer(Ticket(name, 1, 10, lambda name=name: order.append(name)))  # type: ignore[misc]
     queue.leave(first)
     assert order == ["a"]  # b is level with a, not a thousand tokens ahead of it
+
+
+def test_who_comes_while_a_long_prompt_is_computed_does_not_wait_for_its_tokens() -> None:
+    queue = FairQueue({"a": 1.0, "b": 1.0}, slots=2, window=10**9)
+    first, second = Ticket("a", 1, 1000, nothing), Ticket("b", 1, 10, nothing)
+    queue.offer(first)
+    queue.offer(second)
+    assert second.rank < first.rank  # the engine, too, computes it first
 
 
 def test_one_tenant_never_holds_every_slot_but_alone_all_of_them() -> None:

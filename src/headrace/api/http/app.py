@@ -67,7 +67,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     if settings.embeddings is not None:
         app.include_router(embedding_routes(host, settings.embeddings))
     if settings.profile:
-        app.include_router(profile_routes())
+        app.include_router(profile_routes(host))
     _add_generation(app, host)
     _add_errors(app)
     if host.tenancy is not None:

@@ -12,17 +12,18 @@ from functools import cached_property
 
 import msgspec
 
-from headrace.contract.errors import HeadraceError
-from headrace.contract.stats import EngineStats, OverlapStats
+from headrace.contract.errors import ConfigError, HeadraceError
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
+from ..protocol.codec import Codec, make_codec
 from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy, Visit
-from ..text.answer_forms import AnswerForm, Mark, ParserChoice, find_form
+from ..text.answer_forms import Mark, ParserChoice
 from .arrivals import Arrival, Finished, Observer
 from .body import Intake
+from .engine_metrics import put_engine, put_ranks
 from .errors import HttpError, too_busy, unavailable
 from .generation import Generation
 
@@ -56,11 +57,14 @@ class EngineHost:
         limits: HostLimits | None = None,
         parsers: ParserChoice | None = None,
         tenancy: Tenancy | None = None,
+        codec: str = "template",
     ) -> None:
         self.tenancy = tenancy
         self._start = start
-        self._parsers = parsers
+        self._parsers, self._codec = parsers, codec
         self.llm = start()
+        if codec != "template":
+            self._check_codec()
         self.names = tuple(names)
         self.limits = limits or HostLimits()
         self.intake = Intake(self.limits.max_body_bytes, self.limits.write_timeout_s)
@@ -72,10 +76,19 @@ class EngineHost:
         self._watcher: asyncio.Task[None] | None = None
 
     @cached_property
-    def form(self) -> AnswerForm:
-        """How the model writes thoughts and calls."""
-        tokenizer = self.llm.tokenizer
-        return find_form(None if tokenizer is None else tokenizer.chat_template, self._parsers)
+    def codec(self) -> Codec:
+        """How the model writes conversations. Raises ConfigError."""
+        if self.llm.tokenizer is None:
+            raise ConfigError("codec", "this model has no tokenizer")
+        return make_codec(self._codec, self.llm.tokenizer, self._parsers)
+
+    def _check_codec(self) -> None:
+        """Refused at the start, not at the first conversation."""
+        try:
+            _ = self.codec
+        except ConfigError:
+            self.llm.close()
+            raise
 
     @property
     def ready(self) -> bool:
@@ -161,39 +174,11 @@ class EngineHost:
 
     def refresh_metrics(self) -> Metrics:
         """The metrics with the engine's latest numbers in them."""
-        stats, put = self.llm.client.stats, self.metrics.put
-        put("requests_running", stats.running)
-        put("requests_waiting", stats.waiting)
-        put("kv_cache_blocks", stats.num_blocks)
-        put("kv_cache_used_blocks", stats.used_blocks)
-        put("kv_cache_usage_ratio", stats.used_blocks / stats.num_blocks if stats.num_blocks else 0.0)
-        put("token_budget_left", stats.token_budget_left)
-        put("prefix_cache_queries", stats.prefix_queries)
-        put("prefix_cache_hits", stats.prefix_hits)
-        put("preemptions", stats.preemptions)
-        put("steps", stats.steps)
-        put("failed_steps", stats.failed_steps)
-        put("step_tokens", stats.decode_tokens, "decode")
-        put("step_tokens", stats.scheduled_tokens - stats.decode_tokens, "prefill")
-        put("step_kinds", stats.prefill_steps, "prefill")
-        put("step_kinds", stats.mixed_steps, "mixed")
-        put("step_kinds", stats.steps - stats.prefill_steps - stats.mixed_steps, "decode")
-        put("step_busy_seconds", stats.busy_s)
-        put("step_flops", self.llm.step_cost.of(stats) if self.llm.step_cost is not None else 0.0)
+        client, put = self.llm.client, self.metrics.put
+        put_engine(self.metrics, client.stats, self.llm.step_cost)
+        put_ranks(self.metrics, getattr(client, "rank_stats", [client.stats]))
         put("peak_flops", self.limits.peak_flops)
-        put("sampled_tokens", stats.sampled_tokens)
-        put("draft_tokens", stats.verified_drafts)
-        put("accepted_draft_tokens", stats.accepted_drafts)
-        put("speculating", float(stats.speculating))
-        for event, count in stats.kv_store.items():
-            put("kv_store_events", count, event)
-        for mode, count in stats.graph_steps.items():
-            put("graph_steps", count, mode)
-        self._put_overlap(stats.overlap)
-        put("expert_moves", stats.experts.moves)
-        put("moe_lb", stats.experts.balance)
-        self._put_ranks(getattr(self.llm.client, "rank_stats", [stats]))
-        put("engine_up", float(self.llm.client.alive))
+        put("engine_up", float(client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
         if self.tenancy is not None:
@@ -201,29 +186,6 @@ class EngineHost:
                 put("tenant_requests_waiting", self.tenancy.queue.waiting(tenant.name), tenant.name)
                 put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
         return self.metrics
-
-    def _put_overlap(self, overlap: OverlapStats) -> None:
-        put = self.metrics.put
-        put("device_busy_seconds", overlap.busy_ns / 1e9)
-        put("device_bubble_seconds", overlap.bubble_ns / 1e9)
-        put("host_seconds", overlap.host_ns / 1e9)
-        put("overlap_ratio", overlap.overlap_ratio)
-        self.metrics.put_histogram("step_bubble_seconds", overlap.bubble_counts, overlap.bubble_ns / 1e9)
-
-    def _put_ranks(self, ranks: Sequence[EngineStats]) -> None:
-        """What differs between the ranks of a group; an engine on its own is rank 0."""
-        put = self.metrics.put
-        for number, stats in enumerate(ranks):
-            rank = str(number)
-            put("rank_requests_running", stats.running, rank)
-            put("rank_requests_waiting", stats.waiting, rank)
-            put("rank_kv_cache_usage_ratio", stats.used_blocks / stats.num_blocks if stats.num_blocks else 0.0, rank)
-            put("rank_steps", stats.steps, rank)
-            put("rank_step_tokens", stats.scheduled_tokens, rank)
-            put("rank_expert_rows", stats.experts.rows, rank)
-            for outcome, count in stats.votes.items():
-                put("votes", count, rank, outcome)
-            put("vote_wait_seconds", stats.vote_wait_s, rank)
 
 
 class HostedGeneration(Generation):

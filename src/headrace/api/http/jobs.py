@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import SamplingParams
 
 from ..pictures import NamedPicture, expand
 from ..prompts import Prepared
-from ..protocol.answer_parser import AnswerPlan
 from ..protocol.chat_body import ChatBody, Message, template_messages
 from ..protocol.chat_reply import ChatReply
 from ..protocol.messages_body import CountBody, MessagesBody
@@ -25,11 +21,9 @@ from ..protocol.responses_body import ResponsesBody
 from ..protocol.responses_reply import ResponsesReply
 from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
-from ..protocol.tools import ToolWish
-from ..text.answer_forms import Mark, mark_table, opens_thought
-from ..text.chat import HOLDER, encode_chat
+from ..text.answer_forms import Mark
+from ..text.chat import HOLDER
 from ..text.tokenizer import Tokenizer
-from ..text.tool_prompt import with_tools
 from .host import EngineHost
 
 
@@ -58,20 +52,16 @@ def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
 
 
-def chat_prompt(
-    host: EngineHost, messages: list[Message], *, tools: list[dict[str, Any]] | None = None, **template: Any
-) -> dict[str, Any]:
-    """A conversation as a prompt: ids, and its pictures if any. ``template``: further arguments of ``encode_chat``.
+def chat_prompt(host: EngineHost, messages: list[Message], **told: Any) -> dict[str, Any]:
+    """A conversation as a prompt: ids, and its pictures if any. ``told``: further arguments of ``Codec.encode``.
 
     Raises InvalidRequest."""
     tokenizer, eyes = tokenizer_of(host, "messages"), host.llm.eyes
     pictures: list[NamedPicture] = []
-    told: Sequence[Mapping[str, Any]] = template_messages(messages, None if eyes is None else pictures)
-    if not host.form.template_has_tools:
-        told, tools = with_tools(told, tools), None
+    said = template_messages(messages, None if eyes is None else pictures)
     if eyes is None or not pictures:
-        return {"prompt_token_ids": encode_chat(tokenizer, told, tools=tools, **template)}
-    ids = encode_chat(tokenizer, told, tools=tools, picture=tokenizer.token_text(eyes.token_id), **template)
+        return {"prompt_token_ids": host.codec.encode(said, **told)}
+    ids = host.codec.encode(said, picture=tokenizer.token_text(eyes.token_id), **told)
     if ids.count(eyes.token_id) != len(pictures):
         words = f"{HOLDER!a} in a text, or a chat template that drops pictures: {len(pictures)} came"
         raise InvalidRequest("messages", f"{words}, the prompt shows {ids.count(eyes.token_id)}")
@@ -96,7 +86,7 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         add_generation_prompt=begins,
         context=host.llm.max_model_len,
     )
-    plan, sampling = answer_plan(host, wish, prompt["prompt_token_ids"], sampling)
+    plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], sampling)
     prepared = host.llm.prepare(prompt | body.prompt_fields(), sampling, request_id)
     reply = ChatReply(
         head(host, request_id),
@@ -107,21 +97,7 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         legacy=body.speaks_functions,
         plan=plan,
     )
-    return Job([prepared], reply, body.streams, plan.marks.ids)
-
-
-def answer_plan(
-    host: EngineHost, wish: ToolWish, ids: list[int], sampling: SamplingParams
-) -> tuple[AnswerPlan, SamplingParams]:
-    """How to read the answer, and the sampling with the constraint that the tools ask for."""
-    form, tokenizer = host.form, tokenizer_of(host, "messages")
-    in_thought = opens_thought(form, tokenizer, ids)
-    wanted = wish.constraint(form, in_thought, sampling.structured_outputs)
-    sampling = msgspec.structs.replace(sampling, structured_outputs=wanted)
-    guaranteed = wanted is not None and wanted.structural_tag is not None
-    marks = mark_table(form, tokenizer, spelled=guaranteed)
-    plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought)
-    return AnswerPlan() if plan.plain else plan, sampling
+    return Job([prepared], reply, body.streams, plan.mark_ids)
 
 
 def messages_prompt(host: EngineHost, body: CountBody, context: int | None = None) -> dict[str, Any]:
@@ -137,18 +113,18 @@ def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
     prompt = messages_prompt(host, body, host.llm.max_model_len)
-    plan, sampling = answer_plan(host, body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
+    plan, sampling = host.codec.read(body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
     prepared = host.llm.prepare(prompt, sampling, request_id)
-    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.marks.ids)
+    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.mark_ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
     prompt = chat_prompt(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
-    plan, sampling = answer_plan(host, wish, prompt["prompt_token_ids"], body.sampling())
+    plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
     prepared = host.llm.prepare(prompt, sampling, request_id)
-    return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.marks.ids)
+    return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.mark_ids)
 
 
 def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:

@@ -16,7 +16,7 @@ from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy
 from .errors import HttpError
 
-GUARDED = ("/v1/", "/tokenize", "/detokenize", "/admin/")
+GUARDED = ("/v1/", "/tokenize", "/detokenize", "/admin/", "/debug/")
 FLUSH_PERIOD_S = 1.0
 
 log = logging.getLogger("headrace.serve")
@@ -26,6 +26,13 @@ def tenant_of(request: Request) -> Tenant | None:
     """Whose request it is; None where no tenants are configured."""
     found: Tenant | None = request.scope.get("state", {}).get("tenant")
     return found
+
+
+def require_admin(request: Request) -> None:
+    """Raises HttpError 403 for everybody else."""
+    tenant = tenant_of(request)
+    if tenant is None or not tenant.admin:
+        raise HttpError(403, "this is for admins", code="not_admin")
 
 
 class Guarded:
@@ -66,9 +73,7 @@ def tenant_routes(tenancy: Tenancy) -> APIRouter:
 
     @router.get("/admin/tenants")
     async def view(request: Request) -> Response:
-        tenant = tenant_of(request)
-        if tenant is None or not tenant.admin:
-            raise HttpError(403, "this view is for admins", code="not_admin")
+        require_admin(request)
         totals = await asyncio.to_thread(tenancy.usage.totals)
         return Response(to_json({"tenants": tenancy.view(totals)}), 200, None, "application/json")
 

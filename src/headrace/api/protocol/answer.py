@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..text.answer_forms import Mark
+from .news import News
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,30 @@ class CallEnded:
 
 
 Event = Said | Thought | CallBegun | CallGrew | CallEnded
+
+
+class NewsParser(Protocol):
+    """One choice's news in, events out; the news with a finish reason is the last."""
+
+    def take(self, news: News) -> list[Event]: ...
+
+
+class Reading(Protocol):
+    """How to read the answers of one request."""
+
+    @property
+    def plain(self) -> bool:
+        """Nothing but text can come."""
+        ...
+
+    @property
+    def mark_ids(self) -> Mapping[int, Mark]:
+        """Tokens that are to stand as marks among the news' pieces."""
+        ...
+
+    def parser(self) -> NewsParser:
+        """A new one, for one choice."""
+        ...
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ A call that is guaranteed is told as it grows. Never tells arguments as finished
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..text.answer_forms import AnswerForm, Mark, MarkTable
 from ..text.text_marks import Piece, TextMarks
-from .answer import Answer, CallBegun, CallEnded, CallGrew, Event, Said, Thought
+from .answer import Answer, CallBegun, CallEnded, CallGrew, Event, NewsParser, Reading, Said, Thought
 from .call_body import CallBody
 from .news import News
 
@@ -34,6 +34,13 @@ class AnswerPlan:
         """Nothing but text can come."""
         return not self.form.thinks and (self.form.call is None or not self.names)
 
+    @property
+    def mark_ids(self) -> Mapping[int, Mark]:
+        return self.marks.ids
+
+    def parser(self) -> AnswerParser:
+        return AnswerParser(self)
+
 
 class AnswerParser:
     """One choice's pieces in, events out."""
@@ -50,6 +57,10 @@ class AnswerParser:
         self._at_start = True  # nothing told yet since the start, a thought or a call: blanks wait
         self._strips = False  # and are dropped, except at the very start
         self._blanks = ""
+
+    def take(self, news: News) -> list[Event]:
+        events = self.push(news.pieces if self._plan.marks.ids else [news.text])
+        return events + (self.finish() if news.finish_reason is not None else [])
 
     def push(self, pieces: Sequence[Piece]) -> list[Event]:
         for piece in pieces:
@@ -196,9 +207,9 @@ class AnswerParser:
 class AnswerReader:
     """The answers of one request, by choice. ``take`` says what is new; ``answers`` is all there was."""
 
-    def __init__(self, plan: AnswerPlan | None = None) -> None:
-        self._plan = plan or AnswerPlan()
-        self._parsers: dict[int, AnswerParser] = {}
+    def __init__(self, plan: Reading | None = None) -> None:
+        self._plan: Reading = plan or AnswerPlan()
+        self._parsers: dict[int, NewsParser] = {}
         self.answers: dict[int, Answer] = {}
 
     def take(self, news: News) -> list[Event]:
@@ -214,6 +225,6 @@ class AnswerReader:
     def _events(self, news: News) -> list[Event]:
         if self._plan.plain:
             return [Said(news.text)] if news.text else []
-        parser = self._parsers.setdefault(news.index, AnswerParser(self._plan))
-        events = parser.push(news.pieces if self._plan.marks.ids else [news.text])
-        return events + (parser.finish() if news.finish_reason is not None else [])
+        if news.index not in self._parsers:
+            self._parsers[news.index] = self._plan.parser()
+        return self._parsers[news.index].take(news)

@@ -7,8 +7,8 @@ from typing import Any
 from headrace.api.output import CompletionOutput, RequestOutput
 
 from ..text.tokenizer import Tokenizer
-from .answer import Answer, CallBegun, CallGrew, Event, Said, Thought
-from .answer_parser import AnswerPlan, AnswerReader
+from .answer import Answer, CallBegun, CallGrew, Event, Reading, Said, Thought
+from .answer_parser import AnswerReader
 from .logprobs import chat_logprobs, prompt_logprobs
 from .news import News, Usage
 from .sse import DONE, data
@@ -27,7 +27,7 @@ class ChatReply:
         wants_usage: bool = False,
         show_ids: bool = False,
         legacy: bool = False,
-        plan: AnswerPlan | None = None,
+        plan: Reading | None = None,
     ) -> None:
         self._reader = AnswerReader(plan)
         self._head = head

@@ -7,7 +7,8 @@ from typing import Any
 
 from headrace.api.output import RequestOutput
 
-from .answer_parser import AnswerPlan, AnswerReader
+from .answer import Reading
+from .answer_parser import AnswerReader
 from .news import News, Usage
 from .parts import CALL, TEXT, Change, Part, Parts
 from .sse import event
@@ -18,7 +19,7 @@ STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_
 class MessagesReply:
     """Blocks of text, thinking and tool use, one after the other."""
 
-    def __init__(self, request_id: str, model: str, plan: AnswerPlan | None = None) -> None:
+    def __init__(self, request_id: str, model: str, plan: Reading | None = None) -> None:
         self._reader = AnswerReader(plan)
         self._parts = Parts()
         self._message: dict[str, Any] = {

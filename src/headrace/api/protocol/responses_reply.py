@@ -7,7 +7,8 @@ from typing import Any
 
 from headrace.api.output import RequestOutput
 
-from .answer_parser import AnswerPlan, AnswerReader
+from .answer import Reading
+from .answer_parser import AnswerReader
 from .news import News, Usage
 from .parts import CALL, TEXT, THOUGHT, Change, Part, Parts
 from .responses_body import ResponsesBody
@@ -23,7 +24,7 @@ STREAMS = {
 class ResponsesReply:
     """Items of reasoning, message and function call. What the request asked is told back in every snapshot."""
 
-    def __init__(self, request_id: str, model: str, body: ResponsesBody, plan: AnswerPlan | None = None) -> None:
+    def __init__(self, request_id: str, model: str, body: ResponsesBody, plan: Reading | None = None) -> None:
         self._reader = AnswerReader(plan)
         self._parts = Parts()
         self._cut = False

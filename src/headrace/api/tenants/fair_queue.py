@@ -1,10 +1,10 @@
 """FairQueue: whose request goes to the engine next. The tenant that was served fewest tokens per weight, always.
 
 Pure logic, without clock, threads or sockets. Two bounds keep the engine responsive for whoever comes next: sequences
-in it (``slots``, of which one tenant may hold ``share``), and prompt tokens that have not brought a first token yet
-(``window``, of which one tenant may hold half: the next step has room for another's prompt; a longer prompt counts as
-that half, since the engine computes no more of it in one step). A tenant that was idle
-begins level with the others: idling earns no credit.
+in it (``slots``, of which one tenant may hold ``share``, and no more than take a quarter of a step to decode), and
+prompt tokens that have not brought a first token yet (``window``, a step's budget, of which one tenant may hold half:
+the next step has room for another's prompt; a longer prompt counts as that half). A tenant that was idle begins level
+with the others, without what they have been charged ahead: idling earns no credit, and costs nothing either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One request's place. ``count`` sequences, ``cost`` prompt tokens. ``granted`` is called when its turn comes;
-    ``rank`` is then what its tenant had been served before: the engine too takes the lesser first."""
+    ``rank`` is then what its tenant will have been served with it: the engine too takes the lesser first."""
 
     tenant: str
     count: int
@@ -33,6 +33,7 @@ class Line:
 
     weight: float
     served: float = 0.0
+    owed: float = 0.0  # the part of it that is charged ahead: prompts without a first token
     running: int = 0
     prefilling: int = 0
     waiting: deque[Ticket] = field(default_factory=deque)
@@ -50,7 +51,7 @@ class FairQueue:
         self._slots = slots
         self._window = window
         self._own_window = window if len(weights) < 2 else max(1, window // 2)
-        self._cap = slots if len(weights) < 2 else max(1, int(slots * share))
+        self._cap = slots if len(weights) < 2 else max(1, min(int(slots * share), window // 4))
         self._used = 0
         self._prefilling = 0
 
@@ -64,7 +65,7 @@ class FairQueue:
         """Queues it; it may be granted at once."""
         line = self._lines[ticket.tenant]
         if not line.active:
-            others = [one.served for one in self._lines.values() if one.active]
+            others = [one.served - one.owed for one in self._lines.values() if one.active]
             line.served = max(line.served, min(others, default=line.served))
         line.waiting.append(ticket)
         self._grant()
@@ -96,16 +97,18 @@ class FairQueue:
     def _grant(self) -> None:
         while (line := self._next()) is not None:
             ticket = line.waiting.popleft()
+            line.served += ticket.cost / line.weight
             ticket.state, ticket.rank = "prefilling", int(line.served)
             self._used += ticket.count
             self._prefill(ticket, 1)
             line.running += ticket.count
-            line.served += ticket.cost / line.weight
             ticket.granted()
 
     def _prefill(self, ticket: Ticket, sign: int) -> None:
         self._prefilling += sign * self._weight(ticket)
-        self._lines[ticket.tenant].prefilling += sign * self._weight(ticket)
+        line = self._lines[ticket.tenant]
+        line.prefilling += sign * self._weight(ticket)
+        line.owed += sign * ticket.cost / line.weight
 
     def _weight(self, ticket: Ticket) -> int:
         """Prompt tokens of it that one step may hold."""

@@ -59,6 +59,11 @@ class Tokenizer:
         self.specials = SpecialMatcher([*soft, *(added[index].content for index in self.special_ids)])
         self.vocab_size: int = max([backend.get_vocab_size(), *(index + 1 for index in added)])
 
+    def as_json(self) -> str:
+        """The vocabulary and its rules as a ``tokenizer.json``, for programs that read one; without the template."""
+        text: str = self._backend.to_str()
+        return text
+
     @property
     def bos_id(self) -> int | None:
         return self._settings.bos_id

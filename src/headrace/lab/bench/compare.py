@@ -23,7 +23,8 @@ Tell = Callable[[str], None]
 Start = Callable[[Contender], PeerProcess]
 
 FIRST_PROMPT = [504, 3575, 282]
-PEAK_MEMORY = Line("peak memory", "MiB", more_is_better=False)
+PEAK_MEMORY = Line("peak memory, after all of this", "MiB", more_is_better=False)
+FIRST_MEMORY = Line("peak memory at the first token", "MiB", more_is_better=False)
 SLOW_START_S = 60.0
 SLOW_S, SLOW_ROUNDS = 15.0, 2
 START = Line("process start to first token", "s", more_is_better=False)
@@ -129,11 +130,13 @@ def _sit_down(seat: Seat, plan: Plan, start: Start, file_of: Callable[[Contender
             if seconds > SLOW_START_S:
                 break
     except PeerError as error:
-        result.put(START, contender.name, Cell(None, str(error)))
+        for line in (START, FIRST_MEMORY):
+            result.put(line, contender.name, Cell(None, str(error)))
         seat.leave(str(error))
         return
     result.versions[contender.name] = f"{answer['version']} ({answer['detail']})"
     result.put(START, contender.name, Cell(spread([seconds])))
+    result.put(FIRST_MEMORY, contender.name, Cell(spread([process.peak_rss_bytes / (1 << 20)])))
     process.pause()
 
 

@@ -1,0 +1,163 @@
+"""Answers of the DeepSeek-V4.1 family, read by the recipe's parser from token ids: its chunks become events.
+
+A call counts as complete only if its arguments parse and it names a function that was offered; the parser itself checks
+neither. Tokens whose text is held back for a stop string wait, so that nothing of a stop string is ever told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from headrace.contract.request import SamplingParams
+
+from ..text.answer_forms import Mark
+from ..text.tokenizer import Tokenizer
+from .answer import CallBegun, CallEnded, CallGrew, Event, Said, Thought
+from .news import News
+
+
+class RecipeReading:
+    """One request's answers. ``names``: functions that may be called; without any, calls are text. ``hidden``: ids that
+    are not part of an answer."""
+
+    plain = False
+    mark_ids: Mapping[int, Mark] = {}
+
+    def __init__(
+        self,
+        recipe: Any,
+        decoder: Any,
+        tokenizer: Tokenizer,
+        in_thought: bool,
+        names: Collection[str],
+        sampling: SamplingParams,
+        hidden: Collection[int],
+    ) -> None:
+        self._recipe, self._decoder, self._in_thought = recipe, decoder, in_thought
+        self.tokenizer, self.names, self.hidden = tokenizer, names, hidden
+        self.skips_special = sampling.skip_special_tokens
+
+    def parser(self) -> RecipeParser:
+        return RecipeParser(self)
+
+    def processor(self) -> Any:
+        """The package's parser, made to write chat chunks: of all its forms the one nearest to events."""
+        recipe = self._recipe
+        conversation = recipe.Conversation([], thinking_mode=self._in_thought)
+        request = recipe.ConversationRequest(conversation, recipe.ModelVersion.DeepseekV41Flash)
+        options = recipe.ParsingOptions(
+            parse_tool_calls=bool(self.names),
+            thinking_initial_stage=recipe.ThinkingInitialStage.ReasoningStart if self._in_thought else None,
+        )
+        processor = recipe.StreamProcessor(
+            recipe.ChatCompletionRequest.chunk_generator(request, "", ""), options, self._decoder
+        )
+        processor.push(recipe.InferenceChunk.ready())
+        return processor
+
+    def chunk(self, ids: list[int]) -> Any:
+        return self._recipe.InferenceChunk.tokens(ids)
+
+    def text_chunk(self, text: str) -> Any:
+        return self._recipe.InferenceChunk.text(text)
+
+    def last_chunk(self, reason: str) -> Any:
+        reasons = self._recipe.InferenceFinishReason
+        return self._recipe.InferenceChunk.finish(reasons.Stop if reason == "stop" else reasons.Length)
+
+
+class RecipeParser:
+    """One choice's news in, events out."""
+
+    def __init__(self, reading: RecipeReading) -> None:
+        self._reading = reading
+        self._processor = reading.processor()
+        self._waiting: list[int] = []
+        self._room = 0  # bytes of text that were told, less those of the tokens that were read
+        self._calls: list[tuple[str, str]] = []  # name, arguments so far
+
+    def take(self, news: News) -> list[Event]:
+        self._waiting += news.token_ids
+        self._room += len(news.text.encode())
+        cut = news.finish_reason is not None and isinstance(news.stop_reason, str)  # the rest is the stop string's
+        ids = self._covered() if news.finish_reason is None or cut else self._rest()
+        events = self._push(self._reading.chunk(ids)) if ids else []
+        if cut and (text := self._split_token()):
+            events += self._push(self._reading.text_chunk(text))
+        if news.finish_reason is not None:
+            events += self._push(self._reading.last_chunk(news.finish_reason))
+            events += self._events(self._processor.finish())
+            events += self._ended()
+        return events
+
+    def _covered(self) -> list[int]:
+        """Waiting tokens whose text is out already."""
+        size = self._reading.tokenizer.visible_bytes
+        count = 0
+        for index in self._waiting:
+            length = len(size(index, self._reading.skips_special))
+            if length > self._room:
+                break
+            self._room -= length
+            count += 1
+        ids, self._waiting = self._waiting[:count], self._waiting[count:]
+        return self._shown(ids)
+
+    def _split_token(self) -> str:
+        """What of the next token comes before the stop string: part of an ordinary token, so it spells no mark."""
+        if not self._waiting or self._waiting[0] in self._reading.hidden:
+            return ""
+        raw = self._reading.tokenizer.visible_bytes(self._waiting[0], self._reading.skips_special)
+        return raw[: self._room].decode("utf-8", "ignore")
+
+    def _rest(self) -> list[int]:
+        ids, self._waiting = self._waiting, []
+        return self._shown(ids)
+
+    def _shown(self, ids: list[int]) -> list[int]:
+        return [index for index in ids if index not in self._reading.hidden]
+
+    def _push(self, chunk: Any) -> list[Event]:
+        return self._events(self._processor.push(chunk))
+
+    def _events(self, chunks: list[Any]) -> list[Event]:
+        events: list[Event] = []
+        for chunk in chunks:
+            for choice in json.loads(chunk.to_json())["choices"]:
+                events += self._parts(choice["delta"])
+        return events
+
+    def _parts(self, delta: dict[str, Any]) -> list[Event]:
+        events: list[Event] = []
+        if delta.get("reasoning_content"):
+            events.append(Thought(delta["reasoning_content"]))
+        if delta.get("content"):
+            events.append(Said(delta["content"]))
+        for call in delta.get("tool_calls") or ():
+            events += self._call(call["index"], call.get("id"), call["function"])
+        return events
+
+    def _call(self, index: int, name_id: str | None, function: dict[str, Any]) -> list[Event]:
+        events: list[Event] = []
+        if name_id is not None:
+            events += self._ended()
+            self._calls.append((function["name"], ""))
+            events.append(CallBegun(index, name_id, function["name"]))
+        if more := function.get("arguments"):
+            name, arguments = self._calls[index]
+            self._calls[index] = name, arguments + more
+            events.append(CallGrew(index, more))
+        return events
+
+    def _ended(self) -> list[Event]:
+        """The latest call is over, well or not."""
+        if not self._calls:
+            return []
+        name, arguments = self._calls[-1]
+        try:
+            whole = isinstance(json.loads(arguments), dict)
+        except (ValueError, RecursionError):
+            whole = False
+        return [CallEnded(len(self._calls) - 1)] if whole and name in self._reading.names else []
