@@ -27,6 +27,16 @@ class OverlapStats(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, 1.0 - self.bubble_ns / self.host_ns) if self.host_ns else 0.0
 
 
+class ExpertLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts spread over ranks, since the start: ``rows`` that this rank's experts computed, whoever's they were,
+    ``moves`` of experts that came from other ranks. ``balance``: slowest over mean rank of the latest steps measured;
+    1 is perfect, 0 not known."""
+
+    rows: int = 0
+    moves: int = 0
+    balance: float = 0.0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
@@ -71,6 +81,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_store: dict[str, int] = {}
     votes: dict[str, int] = {}
     vote_wait_s: float = 0.0
+    experts: ExpertLoad = ExpertLoad()
 
     @property
     def busy_s(self) -> float:
@@ -84,7 +95,14 @@ def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
     numbers["speculating"] = any(part.speculating for part in parts)
     kinds: dict[str, Any] = {name: _added([getattr(part, name) for part in parts]) for name in _KINDS}
     sizes = _added_up([part.size_counts for part in parts])
-    return EngineStats(**numbers, **kinds, size_counts=sizes, overlap=_overlap([part.overlap for part in parts]))
+    overlap, experts = _overlap([part.overlap for part in parts]), _experts([part.experts for part in parts])
+    return EngineStats(**numbers, **kinds, size_counts=sizes, overlap=overlap, experts=experts)
+
+
+def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
+    """The balance is the group's already, on every rank."""
+    balance = max((part.balance for part in parts), default=0.0)
+    return ExpertLoad(rows=sum(part.rows for part in parts), moves=sum(part.moves for part in parts), balance=balance)
 
 
 def _overlap(parts: Sequence[OverlapStats]) -> OverlapStats:
@@ -106,7 +124,8 @@ def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
 
 
 _KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if f.default_factory is dict)
-_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, "overlap", "size_counts"))
+_APART = (*_KINDS, "overlap", "size_counts", "experts")
+_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in _APART)
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):

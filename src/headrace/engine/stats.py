@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace._core import Scheduler
 from headrace.contract.plan import Outcome, StepPlan
-from headrace.contract.stats import EngineStats
+from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.obs.metrics import STEP_TOKENS
 
 from .overlap import OverlapMeter
@@ -30,11 +30,13 @@ class StepCounts:
         graph_steps: GraphSteps | None = None,
         votes: Votes | None = None,
         kv_store: GraphSteps | None = None,
+        expert_load: Callable[[], ExpertLoad] | None = None,
     ) -> None:
         self._core = core
         self._graph_steps = graph_steps or dict
         self._votes: Votes = votes or (lambda: ({}, 0.0))
         self._kv_store = kv_store or dict
+        self._expert_load = expert_load or ExpertLoad
         self.steps = 0
         self.failed_steps = 0
         self.scheduled_tokens = 0
@@ -127,4 +129,5 @@ class StepCounts:
             votes=votes,
             vote_wait_s=vote_wait_s,
             kv_store=self._kv_store(),
+            experts=self._expert_load(),
         )
