@@ -233,6 +233,7 @@ class Engine:
             return
         self._outputs.take(result)
         self._counts.overlap.finished(result.times)
+        self._counts.last.finished(result.step, result.times)
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
         if self._kv.load_failed(step.plan.step):
             return  # what this step computed rests on a load that failed; its sequences are computed anew

@@ -13,6 +13,7 @@ from headrace.contract.plan import Outcome, StepPlan
 from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.obs.metrics import STEP_TOKENS
 
+from .last_steps import LastSteps
 from .overlap import OverlapMeter
 
 Votes = Callable[[], tuple[dict[str, int], float]]
@@ -47,6 +48,7 @@ class StepCounts:
         self.sampled_tokens = 0
         self.token_budget_left = 0
         self.overlap = OverlapMeter()
+        self.last = LastSteps()
         self.verified_drafts = 0
         self.accepted_drafts = 0
         self.speculating = False
@@ -74,6 +76,7 @@ class StepCounts:
             self.scheduled_tokens += len(seen)
             self.decode_tokens += len(seen)
             self.attended += int(seen.sum(dtype=np.int64)) + len(seen)
+            self.last.launched(plan, "decode" if size else "company", size, size)
             return
         known, before = (plan.num_scheduled - plan.num_drafts).astype(np.int64), seen.astype(np.int64)
         num_decoding = int((known == 1).sum())
@@ -82,6 +85,8 @@ class StepCounts:
         self.prefill_steps += num_decoding == 0
         self.mixed_steps += 0 < num_decoding < len(known)
         self.attended += int((known * before + known * (known + 1) // 2).sum())
+        kind = "prefill" if not num_decoding else "mixed" if num_decoding < len(known) else "decode"
+        self.last.launched(plan, kind, len(known), size)
 
     def committed(self, plan: StepPlan, commit: Any) -> None:
         """A step's results are in the core (its CommitResult): what was computed for nobody?"""
@@ -129,6 +134,7 @@ class StepCounts:
             speculating=self.speculating,
             graph_steps=self._graph_steps(),
             overlap=self.overlap.snapshot(),
+            last_steps=self.last.snapshot(),
             votes=votes,
             vote_wait_s=vote_wait_s,
             kv_store=self._kv_store(),
