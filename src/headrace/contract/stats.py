@@ -117,9 +117,7 @@ def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
     sizes = _added_up([part.size_counts for part in parts])
     last = parts[0].last_steps if parts else []
     overlap, experts = _overlap([part.overlap for part in parts]), _experts([part.experts for part in parts])
-    return EngineStats(
-        **numbers, **kinds, size_counts=sizes, last_steps=last, overlap=overlap, experts=experts
-    )
+    return EngineStats(**numbers, **kinds, size_counts=sizes, last_steps=last, overlap=overlap, experts=experts)
 
 
 def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
