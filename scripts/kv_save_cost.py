@@ -4,7 +4,8 @@
     python scripts/kv_save_cost.py --decode 512 --streams 8            # decoding: as many tokens of each stream
 
 Prints the median ratio of processor time (all threads, until the saver is done) and of wall time until the answers are
-there, with the spread between quartiles. Wall time means something on a quiet machine only; so does the throughput of
+there, with the spread between quartiles. Wall time means something on a quiet machine only (and threads that wait spin
+for a while, so on a busy one even processor time is noisy); so does the throughput of
 decoding, which is the ratio of wall times turned over.
 """
 
