@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
+from headrace.contract.picture import Eyes
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import StepCost
@@ -50,8 +51,8 @@ class AsyncLLM:
 
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
-        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``; ``deterministic`` and
-        ``step_cost`` where they are known."""
+        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``; ``deterministic``,
+        ``step_cost`` and ``eyes`` where they are known."""
         llm = cls.__new__(cls)
         llm._connect_to(client, tokenizer, facts)
         return llm
@@ -64,7 +65,10 @@ class AsyncLLM:
         cost = facts.get("step_cost")
         self.step_cost = None if cost is None else msgspec.convert(cost, StepCost)
         deterministic = bool(facts.get("deterministic"))
-        self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic)
+        self.eyes = None if facts.get("eyes") is None else Eyes(**facts["eyes"])
+        self._preparer = Preparer(
+            tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic, eyes=self.eyes
+        )
         self._live: set[str] = set()
 
     def prepare(

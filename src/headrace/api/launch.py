@@ -29,13 +29,16 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
 from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
-from headrace.models.context import HasEyes, Model
+from headrace.models.context import HasEyes, Model, SharesExperts
 from headrace.models.registry import load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.launch_guard import LaunchGuard
 from headrace.obs.recorder import Recorder
 from headrace.parallel.collectives import Collective
+from headrace.parallel.eplb.balancer import ExpertShare
+from headrace.parallel.eplb.stats import RebalanceConfig
+from headrace.parallel.exchange import Exchange
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
@@ -68,6 +71,15 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertSeat:
+    """A rank's part of the experts, and how it meets the ranks with the others. ``rebalance`` None: they stay."""
+
+    share: ExpertShare
+    rebalance: RebalanceConfig | None
+    meet: Callable[[], Exchange]
+
+
+@dataclass(frozen=True, slots=True)
 class Launched:
     """An engine and what its front needs to know."""
 
@@ -85,26 +97,35 @@ class Launched:
 
 
 def launch(
-    config: EngineConfig, *, progress: Progress | None = None, meet: Callable[[], Collective] | None = None
+    config: EngineConfig,
+    *,
+    progress: Progress | None = None,
+    meet: Callable[[], Collective] | None = None,
+    experts: ExpertSeat | None = None,
 ) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything.
 
-    ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to.
+    ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to. ``experts``:
+    it holds some of the model's experts only.
     """
     if config.scheduler.discipline == "split":
         raise ConfigError("discipline", "split makes two engines, not one: LLM, AsyncLLM and serve take it")
     settled = settle(config)
     config = settled.config
-    parts = load_parts(config, progress)
+    parts = load_parts(config, progress, None if experts is None else experts.share)
     pool, max_model_len = plan_memory(config, parts.model)
+    if experts is not None:
+        assert isinstance(parts.model, SharesExperts), "loading with a share has seen to it"
+        parts.model.share_experts(experts.meet(), experts.rebalance)
     engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet)
     name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
     eyes = parts.model.eyes if isinstance(parts.model, HasEyes) else None
     return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost, eyes)
 
 
-def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
-    """What engines are built from: the model with its weights, the ops it runs on, its tokenizer."""
+def load_parts(config: EngineConfig, progress: Progress | None = None, share: ExpertShare | None = None) -> Parts:
+    """What engines are built from: the model with its weights (``share``: of its experts only these), the ops it runs
+    on, its tokenizer."""
     source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
@@ -112,10 +133,9 @@ def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
-    require_memory(checkpoint, free_memory_bytes(), exact=exact)
-    model = load_model(
-        checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
-    )
+    require_memory(checkpoint, free_memory_bytes(), exact=exact, share=share)
+    loading = named(progress, "load")
+    model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)
     _check_vocabulary(model, tokenizer, source)
     keep_draft_records(config, model)
     return Parts(source, tokenizer, ops, model, placement, num_threads)
@@ -171,6 +191,7 @@ def build_engine(
         drafting=speculation.drafting,
         relay=None if relay is None else relay(worker, recorder, connector),
         connector=connector,
+        expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest
+from headrace.contract.picture import Eyes
 from headrace.contract.request import SamplingParams
 from headrace.contract.stats import EngineStats
 from headrace.engine.turns import Turns
@@ -81,7 +82,7 @@ class LLM:
         self.pool = PoolSize(**facts["pool"])
         self.model_name = facts["model_name"]
         self.notes = ()
-        self.eyes = None  # pictures go to an engine of this process only
+        self.eyes = None if facts.get("eyes") is None else Eyes(**facts["eyes"])
 
     @property
     def stats(self) -> EngineStats:

@@ -45,6 +45,16 @@ class StepGlance(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, ms=ms)
 
 
+class ExpertLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts spread over ranks, since the start: ``rows`` that this rank's experts computed, whoever's they were,
+    ``moves`` of experts that came from other ranks. ``balance``: slowest over mean rank of the latest steps measured;
+    1 is perfect, 0 not known."""
+
+    rows: int = 0
+    moves: int = 0
+    balance: float = 0.0
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
@@ -91,6 +101,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_store: dict[str, int] = {}
     votes: dict[str, int] = {}
     vote_wait_s: float = 0.0
+    experts: ExpertLoad = ExpertLoad()
 
     @property
     def busy_s(self) -> float:
@@ -105,8 +116,14 @@ def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
     kinds: dict[str, Any] = {name: _added([getattr(part, name) for part in parts]) for name in _KINDS}
     sizes = _added_up([part.size_counts for part in parts])
     last = parts[0].last_steps if parts else []
-    overlap = _overlap([part.overlap for part in parts])
-    return EngineStats(**numbers, **kinds, size_counts=sizes, last_steps=last, overlap=overlap)
+    overlap, experts = _overlap([part.overlap for part in parts]), _experts([part.experts for part in parts])
+    return EngineStats(**numbers, **kinds, size_counts=sizes, last_steps=last, overlap=overlap, experts=experts)
+
+
+def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
+    """The balance is the group's already, on every rank."""
+    balance = max((part.balance for part in parts), default=0.0)
+    return ExpertLoad(rows=sum(part.rows for part in parts), moves=sum(part.moves for part in parts), balance=balance)
 
 
 def _overlap(parts: Sequence[OverlapStats]) -> OverlapStats:
@@ -127,7 +144,7 @@ def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(table.get(name, 0) for table in tables) for name in names}
 
 
-_APART = ("overlap", "size_counts", "last_steps")
+_APART = ("overlap", "size_counts", "last_steps", "experts")
 _KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if f.default_factory is dict)
 _NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, *_APART))
 

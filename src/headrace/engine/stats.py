@@ -10,7 +10,7 @@ import numpy as np
 
 from headrace._core import Scheduler
 from headrace.contract.plan import Outcome, StepPlan
-from headrace.contract.stats import EngineStats
+from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.obs.metrics import STEP_TOKENS
 
 from .last_steps import LastSteps
@@ -22,6 +22,9 @@ GraphSteps = Callable[[], dict[str, int]]
 """Steps so far by graph mode; asked on the loop's thread after each turn."""
 
 
+_DROPPED, _GONE = int(Outcome.DROPPED), int(Outcome.GONE)  # once: an enum's member costs a look-up each time
+
+
 class StepCounts:
     """Owned by the loop's thread. ``snapshot`` is cheap: it reads numbers that exist anyway."""
 
@@ -31,11 +34,13 @@ class StepCounts:
         graph_steps: GraphSteps | None = None,
         votes: Votes | None = None,
         kv_store: GraphSteps | None = None,
+        expert_load: Callable[[], ExpertLoad] | None = None,
     ) -> None:
         self._core = core
         self._graph_steps = graph_steps or dict
         self._votes: Votes = votes or (lambda: ({}, 0.0))
         self._kv_store = kv_store or dict
+        self._expert_load = expert_load or ExpertLoad
         self.steps = 0
         self.failed_steps = 0
         self.scheduled_tokens = 0
@@ -86,10 +91,10 @@ class StepCounts:
     def committed(self, plan: StepPlan, commit: Any) -> None:
         """A step's results are in the core (its CommitResult): what was computed for nobody?"""
         outcomes = commit.outcomes
-        if len(outcomes) and outcomes.max() >= Outcome.DROPPED:
+        if len(outcomes) and int(outcomes.max()) >= _DROPPED:
             sizes = plan.num_scheduled
-            self.gone_tokens += int(sizes[outcomes == Outcome.GONE].sum())
-            self.dropped_tokens += int(sizes[outcomes == Outcome.DROPPED].sum())
+            self.gone_tokens += int(sizes[outcomes == _GONE].sum())
+            self.dropped_tokens += int(sizes[outcomes == _DROPPED].sum())
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""
@@ -133,4 +138,5 @@ class StepCounts:
             votes=votes,
             vote_wait_s=vote_wait_s,
             kv_store=self._kv_store(),
+            experts=self._expert_load(),
         )

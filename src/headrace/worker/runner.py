@@ -10,7 +10,7 @@ from torch import Tensor
 from headrace.contract.batch import PackedBatch
 from headrace.contract.plan import IntArray
 from headrace.kernels.ops import Ops
-from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
+from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model, SharesExperts
 
 from .graphs import Graphs
 
@@ -84,6 +84,11 @@ class Runner:
         if greedy:
             return hidden, self.model.greedy_ids(self.ops.gather_rows(hidden, rows))
         return hidden, self.logits(hidden, rows)
+
+    def company(self) -> None:
+        """A step in company of other ranks: there are no rows here, but maybe experts that others need."""
+        if isinstance(self.model, SharesExperts):
+            self.model.company()
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits (R, V) of the given rows (R,) int32 of ``hidden``."""
