@@ -34,12 +34,27 @@ class ChunkAttention {
   void attend(std::int64_t partition, PartState part) {
     part.clear(shape_.vectors, shape_.depth);
     if (few()) few_.clear();
-    const std::int64_t begin = partition * kPartition, end = begin + kPartition;
-    const std::int64_t first = chunk_.first_seen(args_.window), last = chunk_.end_position();
-    const std::int64_t low = (first > begin ? first : begin) / kTile * kTile, high = last < end ? last : end;
-    for (std::int64_t at = low; at < high; at += kTile) attend_tile(at, part);
+    attend_tiles(partition, part);
     if (few()) few_.hand_over(part);
   }
+
+  // All of a context that lies in one partition, for a handful of queries: merged with nothing, a part stays what it
+  // is, so its rows are written as they lie.
+  void attend_only(std::int64_t partition) {
+    const PartState part = this->part();
+    part.clear(1, 0);
+    few_.clear();
+    attend_tiles(partition, part);
+    for (std::int64_t i = 0; i < shape_.queries; ++i) {
+      const Vec total = set1(part.total[i]);
+      for (std::int64_t d = 0; d < shape_.depth; d += 16) {
+        const Vec out = add(div(load(scratch_.few_acc + i * shape_.depth + d), total), zero());
+        store_some(args_.out + query_offset(i) + d, out, args_.head_dim - d);
+      }
+    }
+  }
+
+  bool few() const { return shape_.queries <= kFewQueries; }
 
   PartState part() const { return {scratch_.part, shape_.vectors}; }
   PartState empty_merged() const {
@@ -68,7 +83,12 @@ class ChunkAttention {
   const ChunkShape& shape() const { return shape_; }
 
  private:
-  bool few() const { return shape_.queries <= kFewQueries; }
+  void attend_tiles(std::int64_t partition, PartState part) {
+    const std::int64_t begin = partition * kPartition, end = begin + kPartition;
+    const std::int64_t first = chunk_.first_seen(args_.window), last = chunk_.end_position();
+    const std::int64_t low = (first > begin ? first : begin) / kTile * kTile, high = last < end ? last : end;
+    for (std::int64_t at = low; at < high; at += kTile) attend_tile(at, part);
+  }
 
   std::int64_t query_offset(std::int64_t i) const {
     const std::int64_t token = chunk_.first_token + i / shape_.group;
@@ -78,7 +98,7 @@ class ChunkAttention {
   void load_vector(std::int64_t v) {
     Vec scale = set1(args_.scale);
     float scales[16] = {};
-    for (std::int64_t i = 0; i < 16; ++i) {
+    for (std::int64_t i = 0; i < (few() ? shape_.queries : 16); ++i) {
       const std::int64_t query = v * 16 + i;
       float* const row = scratch_.rows + i * shape_.depth;
       for (std::int64_t d = 0; d < shape_.depth; d += 16) store(row + d, zero());
@@ -178,8 +198,10 @@ inline void finish_parts(const AttentionArgs& args, const AttentionChunk& chunk,
 inline void attend_chunk(const AttentionArgs& args, const KeyRange& whole, const KeyRange& next, float* scratch) {
   with_chunk(args, whole, next, scratch, [&](auto& attention) {
     attention.load_queries();
+    const std::int64_t first = whole.first / kPartition, end = whole.chunk->end_partition();
+    if (attention.few() && end - first == 1) return attention.attend_only(first);
     const PartState merged = attention.empty_merged(), part = attention.part();
-    for (std::int64_t p = whole.first / kPartition; p < whole.chunk->end_partition(); ++p) {
+    for (std::int64_t p = first; p < end; ++p) {
       attention.attend(p, part);
       merge(merged, part, attention.shape());
     }

@@ -15,9 +15,13 @@ class RowWalk {
         first_(kv_head * args.block_size),
         offset_(position % args.block_size) {}
 
-  CacheRow next() {
+  // The next rows that lie side by side, at most `most`: how many, and the first of them.
+  std::int64_t take(std::int64_t most, CacheRow& first) {
     if (offset_ == size_) ++block_, offset_ = 0;
-    return {*block_, first_ + offset_++};
+    first = {*block_, first_ + offset_};
+    const std::int64_t count = most < size_ - offset_ ? most : size_ - offset_;
+    offset_ += count;
+    return count;
   }
 
  private:
@@ -26,12 +30,28 @@ class RowWalk {
   std::int64_t first_ = 0, offset_ = 0;
 };
 
+// Where the rows of a tile lie; null where none is wanted.
+struct TileRows {
+  const std::uint8_t *key[kTile] = {}, *value[kTile] = {};
+
+  TileRows(const AttentionArgs& args, RowWalk walk, Range used) {
+    const std::int64_t bytes = row_bytes(args.k_cache.format, args.head_dim);
+    for (std::int64_t j = used.low; j < used.high;) {
+      CacheRow first{};
+      const std::int64_t end = j + walk.take(used.high - j, first);
+      const std::uint8_t* k = args.k_cache.row(first, args.head_dim);
+      const std::uint8_t* v = args.v_cache.row(first, args.head_dim);
+      for (; j < end; ++j, k += bytes, v += bytes) key[j] = k, value[j] = v;
+    }
+  }
+};
+
 // Asks the memory for rows that will be wanted soon, one at a time while others are worked on: a processor keeps only
 // so many lines on their way, and stands still when asked for more. Goes on from the chunk to what comes next.
 class RowsAhead {
  public:
   RowsAhead(const AttentionArgs& args, const KeyRange& now, const KeyRange& next)
-      : args_(args), bytes_(row_bytes(args.k_cache.format, args.head_dim)), keys_(now), next_(next) {
+      : args_(&args), bytes_(row_bytes(args.k_cache.format, args.head_dim)), keys_(now), next_(next) {
     keys_.first += kDistance;
   }
 
@@ -54,17 +74,17 @@ class RowsAhead {
       if (next_.first >= next_.end) return false;
       keys_ = next_, next_ = {};
     }
-    const std::int64_t size = args_.block_size, at = keys_.first, offset = at % size;
+    const std::int64_t size = args_->block_size, at = keys_.first, offset = at % size;
     run_ = keys_.end - at < size - offset ? keys_.end - at : size - offset;
     keys_.first += run_;
-    const std::int64_t block = args_.block_table[keys_.chunk->slice * args_.max_blocks + at / size];
+    const std::int64_t block = args_->block_table[keys_.chunk->slice * args_->max_blocks + at / size];
     const CacheRow row{block, keys_.kv_head * size + offset};
-    key_ = args_.k_cache.row(row, args_.head_dim), value_ = args_.v_cache.row(row, args_.head_dim);
+    key_ = args_->k_cache.row(row, args_->head_dim), value_ = args_->v_cache.row(row, args_->head_dim);
     return true;
   }
 
-  const AttentionArgs& args_;
-  const std::int64_t bytes_;
+  const AttentionArgs* args_;
+  std::int64_t bytes_;
   KeyRange keys_, next_;  // what is still to be asked for
   std::int64_t run_ = 0;
   const std::uint8_t *key_ = nullptr, *value_ = nullptr;
@@ -79,14 +99,14 @@ class TileAttention {
   // Fetches the tile that starts at position `at`. Positions outside `used` become zeros.
   void fetch(const AttentionArgs& args, const AttentionChunk& chunk, std::int64_t at, Range used) {
     at_ = at;
-    const RowWalk walk(args, chunk, shape_.kv_head, at + used.low);
+    const TileRows rows(args, RowWalk(args, chunk, shape_.kv_head, at + used.low), used);
     if constexpr (D::kCell == 2) {
       const std::int64_t most = 2147483647 / (kTile * largest_code(args.v_cache.format, shape_.head_dim));
       largest_weight_ = static_cast<float>(most < 32767 ? most : 32767);
-      args.k_cache.format == KvFormat::kInt16 ? fetch_codes<std::int16_t>(args, walk, used)
-                                              : fetch_codes<std::int8_t>(args, walk, used);
+      args.k_cache.format == KvFormat::kInt16 ? fetch_codes<std::int16_t>(args.k_cache.format, rows)
+                                              : fetch_codes<std::int8_t>(args.k_cache.format, rows);
     } else {
-      fetch_floats(args, walk, used);
+      fetch_floats(args.k_cache.format, rows);
     }
   }
 
@@ -112,18 +132,17 @@ class TileAttention {
   Element* elements(float* memory) const { return reinterpret_cast<Element*>(memory); }
   float* score(std::int64_t j, int p, int vectors) const { return scratch_.scores + (j * vectors + p) * 16; }
 
-  void fetch_floats(const AttentionArgs& args, RowWalk walk, Range used) {
+  void fetch_floats(KvFormat format, const TileRows& rows) {
     Vec probe = zero();
     for (std::int64_t j = 0; j < kTile; ++j) {
       float *const key = scratch_.keys + j * shape_.depth, *const value = scratch_.values + j * shape_.depth;
-      if (j < used.low || j >= used.high) {
+      if (!rows.key[j]) {
         for (std::int64_t d = 0; d < shape_.depth; d += 16) store(key + d, zero()), store(value + d, zero());
         continue;
       }
       ahead_.step();
-      const CacheRow row = walk.next();
-      read_row(args.k_cache.row(row, shape_.head_dim), args.k_cache.format, shape_.head_dim, key);
-      read_row(args.v_cache.row(row, shape_.head_dim), args.v_cache.format, shape_.head_dim, value);
+      read_row(rows.key[j], format, shape_.head_dim, key);
+      read_row(rows.value[j], format, shape_.head_dim, value);
       for (std::int64_t d = 0; d < shape_.depth; d += 16) probe = fma(load(value + d), zero(), probe);
     }
     wild_ = sum(probe) != 0;  // infinity or NaN times 0 is NaN
@@ -131,25 +150,28 @@ class TileAttention {
 
   // Values of two positions lie side by side, as one step of a product.
   template <typename Code>
-  void fetch_codes(const AttentionArgs& args, RowWalk walk, Range used) {
+  void fetch_codes(KvFormat format, const TileRows& rows) {
     const std::int64_t depth = shape_.depth, head_dim = shape_.head_dim;
-    const Code* value[2] = {};
+    const std::int64_t scale_at = head_dim * element_bytes(format);
+    const ChunkScratch scratch = scratch_;
+    RowsAhead ahead = ahead_;  // in registers: for all the compiler knows, a store may change a member
     for (std::int64_t j = 0; j < kTile; ++j) {
-      std::int16_t* const key = elements(scratch_.keys) + j * depth;
-      if (j < used.low || j >= used.high) {
+      std::int16_t* const key = elements(scratch.keys) + j * depth;
+      if (!rows.key[j]) {
         for (std::int64_t d = 0; d < depth; d += 16) store_codes(key + d, set1_int(0));
-        scratch_.key_scale[j] = scratch_.value_scale[j] = 0;
-        value[j % 2] = nullptr;
-      } else {
-        ahead_.step();
-        const CacheRow row = walk.next();
-        const std::uint8_t *const k = args.k_cache.row(row, head_dim), *const v = args.v_cache.row(row, head_dim);
-        read_codes(reinterpret_cast<const Code*>(k), head_dim, key);
-        scratch_.key_scale[j] = scale_of(k, args.k_cache.format, head_dim);
-        scratch_.value_scale[j] = scale_of(v, args.v_cache.format, head_dim);
-        value[j % 2] = reinterpret_cast<const Code*>(v);
+        scratch.key_scale[j] = scratch.value_scale[j] = 0;
+        continue;
       }
-      if (j % 2 == 1) read_pairs(value[0], value[1], head_dim, elements(scratch_.values) + (j - 1) * depth);
+      ahead.step();
+      read_codes(reinterpret_cast<const Code*>(rows.key[j]), head_dim, key);
+      __builtin_memcpy(scratch.key_scale + j, rows.key[j] + scale_at, sizeof(float));
+      __builtin_memcpy(scratch.value_scale + j, rows.value[j] + scale_at, sizeof(float));
+    }
+    ahead_ = ahead;
+    for (std::int64_t j = 0; j < kTile; j += 2) {
+      const auto *const even = reinterpret_cast<const Code*>(rows.value[j]), *const odd = reinterpret_cast<const Code*>(
+                                                                                 rows.value[j + 1]);
+      read_pairs(even, odd, head_dim, elements(scratch.values) + j * depth);
     }
   }
 

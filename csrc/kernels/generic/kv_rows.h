@@ -105,12 +105,6 @@ inline IntVec load_some(const Code* p, std::int64_t live) {
   return load_codes(padded);
 }
 
-inline float scale_of(const std::uint8_t* row, KvFormat format, std::int64_t head_dim) {
-  float scale;
-  __builtin_memcpy(&scale, row + head_dim * element_bytes(format), sizeof scale);
-  return scale;
-}
-
 // Reads a row of codes, padded likewise.
 template <typename Code>
 inline void read_codes(const Code* row, std::int64_t head_dim, std::int16_t* to) {

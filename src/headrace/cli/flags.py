@@ -48,8 +48,8 @@ class EngineFlags:
     kv_store: Annotated[
         str | None,
         typer.Option(
-            help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, s3://BUCKET/PREFIX, striped:FILE "
-            "(twelve places, one a line), or off."
+            help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, s3://BUCKET/PREFIX, "
+            "mooncake://HOST:PORT, striped:FILE (twelve places, one a line), or off."
         ),
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None

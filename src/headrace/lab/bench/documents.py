@@ -36,11 +36,13 @@ def _place(name: str, table: Callable[[dict[str, Any]], str]) -> Place:
 WHOLE = _place("peers", markdown)
 BRIEF = _place("peers, in short", brief)
 PEERS = (WHOLE, BRIEF)
+SIDE_BY_SIDE = ("trace", "edge", "verification")
+"""Benchmarks whose rows are named ``contender: quantity``."""
 
 
 def places_of(bench: str) -> tuple[Place, ...]:
     """Where the report of a benchmark goes."""
-    return (_place(bench, side_by_side if bench in ("trace", "verification") else listed),)
+    return (_place(bench, side_by_side if bench in SIDE_BY_SIDE else listed),)
 
 
 def check_document(document: Path, places: Sequence[Place] = PEERS) -> tuple[str, Place]:

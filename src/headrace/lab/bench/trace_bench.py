@@ -55,7 +55,7 @@ def bench_trace(
     votes: dict[str, str] = {}
     for number in range(rounds):
         for name, own in configs.items():
-            connected = connect(own, own_process=name != "split")
+            connected = connect(own, own_process=True)
             try:
                 runs[name].append(_run(connected, arrivals, ranks, f"{number}", work))
                 votes[name] = _votes(connected)
@@ -67,7 +67,7 @@ def bench_trace(
 
 
 def contender(config: EngineConfig, discipline: str, ranks: int) -> EngineConfig:
-    """The configuration with this discipline on so many ranks; split has one process for both of its engines."""
+    """The configuration with this discipline on so many ranks; split always is two engines, each in its process."""
     if discipline not in ("mixed", "voted", "split"):
         raise ConfigError("disciplines", f"must be of mixed, voted and split, not {discipline!r}")
     return dataclasses.replace(
