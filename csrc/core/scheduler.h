@@ -50,6 +50,11 @@ struct CommitResult {
   std::vector<std::uint8_t> finishes;
   std::vector<std::int32_t> offsets{0};
   std::vector<Token> tokens;
+
+  void reserve(std::size_t slices) {
+    seq_ids.reserve(slices), outcomes.reserve(slices), finishes.reserve(slices);
+    offsets.reserve(slices + 1), tokens.reserve(slices);
+  }
 };
 
 struct Stats {
@@ -148,7 +153,6 @@ class Scheduler {
   struct Emission {
     Outcome outcome = Outcome::kGone;
     Finish finish = Finish::kNone;
-    std::vector<Token> tokens;
   };
 
   void check(const SequenceSpec& spec) const;
@@ -166,8 +170,10 @@ class Scheduler {
   void settle(const Slice& slice, Step& step);
   void write_slice(const Slice& slice, StepPlan& plan);
   void write_blocks(Sequence& seq, StepPlan& plan);
-  Emission absorb(const Planned& planned, StepId step, std::int32_t num_valid, std::span<const Token> tokens);
-  std::vector<Token> append(Sequence& seq, std::span<const Token> tokens, Finish* finish) const;
+  // What the sequence takes over of `tokens` is added to `emitted`; append returns how many.
+  Emission absorb(const Planned& planned, StepId step, std::int32_t num_valid, std::span<const Token> tokens,
+                  std::vector<Token>& emitted);
+  std::int32_t append(Sequence& seq, std::span<const Token> tokens, Finish* finish, std::vector<Token>& emitted) const;
   Finish ended(const Sequence& seq, Token token) const;
   void retire(Sequence& seq);
   void seal(Sequence& seq);

@@ -32,6 +32,8 @@ from .owned import OwnedOutputs
 from .roster import Roster
 from .stats import GraphSteps, StepCounts
 
+_PREFILL = int(StepKind.PREFILL)  # once: an enum's member costs a look-up each time
+
 
 @dataclass(slots=True)
 class Step:
@@ -160,7 +162,7 @@ class Engine:
             self._finish(pending)
         if step is not None:
             self._launch_sample(step)
-            if self._overlap and plan.kind != StepKind.PREFILL:
+            if self._overlap and plan.kind != _PREFILL:
                 self._pending = step
             else:
                 self._finish(step)

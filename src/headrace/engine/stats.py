@@ -21,6 +21,9 @@ GraphSteps = Callable[[], dict[str, int]]
 """Steps so far by graph mode; asked on the loop's thread after each turn."""
 
 
+_DROPPED, _GONE = int(Outcome.DROPPED), int(Outcome.GONE)  # once: an enum's member costs a look-up each time
+
+
 class StepCounts:
     """Owned by the loop's thread. ``snapshot`` is cheap: it reads numbers that exist anyway."""
 
@@ -83,10 +86,10 @@ class StepCounts:
     def committed(self, plan: StepPlan, commit: Any) -> None:
         """A step's results are in the core (its CommitResult): what was computed for nobody?"""
         outcomes = commit.outcomes
-        if len(outcomes) and outcomes.max() >= Outcome.DROPPED:
+        if len(outcomes) and int(outcomes.max()) >= _DROPPED:
             sizes = plan.num_scheduled
-            self.gone_tokens += int(sizes[outcomes == Outcome.GONE].sum())
-            self.dropped_tokens += int(sizes[outcomes == Outcome.DROPPED].sum())
+            self.gone_tokens += int(sizes[outcomes == _GONE].sum())
+            self.dropped_tokens += int(sizes[outcomes == _DROPPED].sum())
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""
