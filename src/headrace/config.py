@@ -99,6 +99,8 @@ class GroupConfig:
 
     data_parallel_size: int = 1
     """Ranks: engines in processes of their own, which share this machine's threads and KV memory evenly."""
+    tensor_parallel_size: int = 1
+    """Processes that share every matrix of a dense model and its KV; all run every step."""
     expert_parallel: bool = False
     """Spread a mixture's experts over the ranks; rows travel to them. Needs the voted discipline."""
     expert_spares: int = 1

@@ -131,6 +131,19 @@ def _check_disciplines(config: EngineConfig) -> None:
     _require(split_alone, "data_parallel_size", "the split discipline has two engines of its own")
     _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")
     _check_experts(config)
+    _check_tensor(config)
+
+
+def _check_tensor(config: EngineConfig) -> None:
+    name, size = "tensor_parallel_size", config.group.tensor_parallel_size
+    _require(1 <= size <= MAX_RANKS, name, f"must lie between 1 and {MAX_RANKS}")
+    if size == 1:
+        return
+    _require(config.group.data_parallel_size == 1, name, "does not go with data_parallel_size")
+    _require(config.scheduler.discipline != "split", name, "does not go with the split discipline")
+    _require(config.speculation.speculation == "none", name, "does not go with speculation")
+    words = "does not go with a KV store: blocks of a rank hold its heads only"
+    _require(config.cache.kv_store in ("auto", "off"), name, words)
 
 
 def _check_experts(config: EngineConfig) -> None:

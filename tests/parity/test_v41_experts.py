@@ -18,6 +18,7 @@ from headrace.contract.request import Request
 from headrace.models.deepseek_v41.expert_ranks import ParallelExperts
 from headrace.models.deepseek_v41.forward import V41Model
 from headrace.parallel.eplb.stats import RebalanceConfig
+from headrace.speculation.ngram import NgramDrafter
 
 LENGTHS = (23, 70, 3, 41)
 OFTEN = RebalanceConfig(spares_per_rank=1, window=3, interval=5)
@@ -78,6 +79,17 @@ def test_experts_that_move_under_way_change_no_bit(expected: list[object], size:
         [slots.placement.physical_to_logical.tolist() for slots in of.experts._layers] for of in group.models
     ]  # type: ignore[attr-defined]
     assert all(other == first for other in others)
+
+
+def test_guessed_tokens_go_with_shared_experts(expected: list[object]) -> None:
+    """Ranks verify different numbers of drafts in one step, or none."""
+    models = [dummy_share(2, rank) for rank in range(2)]
+    group = Threads(models, OFTEN, token_budget=40, drafter=lambda _: NgramDrafter(1, 3), max_drafts=3)
+    found = group.run(dealt(requests(), 2))
+    assert group.failures == [None] * 2
+    assert all(engine.stats.verified_drafts for engine in group.engines)
+    group.close()
+    assert [bits(one) for one in found] == [expected[rank::2] for rank in range(2)]
 
 
 def test_a_rank_that_fails_in_a_step_ends_the_group(monkeypatch: pytest.MonkeyPatch) -> None:

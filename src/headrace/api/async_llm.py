@@ -21,10 +21,10 @@ from headrace.contract.stats import StepCost
 from headrace.engine.client import EngineClient
 
 from .assembly import Assembly
+from .chat_pictures import chat_prompt
 from .connect import connect
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
-from .text.chat import encode_chat
 from .text.tokenizer import Tokenizer
 
 
@@ -111,7 +111,7 @@ class AsyncLLM:
         """Answers a conversation through the model's chat template; as ``generate``."""
         if self.tokenizer is None:
             raise InvalidRequest("messages", "this model has no tokenizer")
-        prompt = {"prompt_token_ids": encode_chat(self.tokenizer, messages, context=self.max_model_len)}
+        prompt = chat_prompt(self.tokenizer, self.eyes, messages, self.max_model_len)
         async for output in self.generate(prompt, sampling_params):
             yield output
 

@@ -30,15 +30,12 @@ from headrace.kernels.runtime import arithmetic, caller_binding, configure, usab
 from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
 from headrace.models.context import HasEyes, Model, SharesExperts
-from headrace.models.registry import load_model, require_memory
+from headrace.models.registry import Share, load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.launch_guard import LaunchGuard
 from headrace.obs.recorder import Recorder
 from headrace.parallel.collectives import Collective
-from headrace.parallel.eplb.balancer import ExpertShare
-from headrace.parallel.eplb.stats import RebalanceConfig
-from headrace.parallel.exchange import Exchange
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import PoolSize, free_memory_bytes, size_pool
@@ -48,7 +45,9 @@ from headrace.worker.worker import Worker
 from .determinism import require_fixed_context, settle
 from .drafters import keep_draft_records
 from .kv_launch import open_connector, store_place
+from .seats import ExpertSeat
 from .speculation import most_logits, open_speculation
+from .tensor_team import Team, opened_team
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
 
@@ -68,15 +67,6 @@ class Parts:
     model: Model
     placement: Placement
     num_threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertSeat:
-    """A rank's part of the experts, and how it meets the ranks with the others. ``rebalance`` None: they stay."""
-
-    share: ExpertShare
-    rebalance: RebalanceConfig | None
-    meet: Callable[[], Exchange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +101,23 @@ def launch(
     if config.scheduler.discipline == "split":
         raise ConfigError("discipline", "split makes two engines, not one: LLM, AsyncLLM and serve take it")
     settled = settle(config)
-    config = settled.config
-    parts = load_parts(config, progress, None if experts is None else experts.share)
-    pool, max_model_len = plan_memory(config, parts.model)
-    if experts is not None:
-        assert isinstance(parts.model, SharesExperts), "loading with a share has seen to it"
-        parts.model.share_experts(experts.meet(), experts.rebalance)
-    engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet)
+    with opened_team(settled.config) as (team, config):
+        share = team.share if team else experts.share if experts else None
+        parts = load_parts(config, progress, share)
+        pool, max_model_len = plan_memory(config, parts.model)
+        if experts is not None:
+            assert isinstance(parts.model, SharesExperts), "loading with a share has seen to it"
+            parts.model.share_experts(experts.meet(), experts.rebalance)
+        if team is not None:
+            team.begin(parts.model, pool.num_blocks)
+        engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet, team=team)
     name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
     eyes = parts.model.eyes if isinstance(parts.model, HasEyes) else None
     return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost, eyes)
 
 
-def load_parts(config: EngineConfig, progress: Progress | None = None, share: ExpertShare | None = None) -> Parts:
-    """What engines are built from: the model with its weights (``share``: of its experts only these), the ops it runs
+def load_parts(config: EngineConfig, progress: Progress | None = None, share: Share | None = None) -> Parts:
+    """What engines are built from: the model with its weights (``share``: a rank's part of it only), the ops it runs
     on, its tokenizer."""
     source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
@@ -149,6 +142,7 @@ def build_engine(
     role: RoleConfig,
     *,
     meet: Callable[[], Collective] | None = None,
+    team: Team | None = None,
     relay: Callable[[Worker, Recorder | None, StoreConnector | None], Relay] | None = None,
     recalls: bool = False,
 ) -> Engine:
@@ -163,7 +157,7 @@ def build_engine(
     limits = config.scheduler
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
-    runner = Runner(model, ops, kv, graphs)
+    runner = Runner(model, ops, kv, graphs, team.followers if team else None, team.close if team else None)
     guard = open_guard(config)
     speculation = open_speculation(config, runner, f"{parts.source.name} {parts.source.path}", parts.num_threads)
     worker = Worker(

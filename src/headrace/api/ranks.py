@@ -26,7 +26,8 @@ from headrace.kernels.processors import usable_processors
 from headrace.kernels.topology import usable
 
 if TYPE_CHECKING:
-    from .launch import ExpertSeat, Launched
+    from .launch import Launched
+    from .seats import ExpertSeat
 
 log = logging.getLogger(__name__)
 MEETING_S = 600.0  # ranks load before they meet, some from a colder disk than others
@@ -113,7 +114,7 @@ def expert_seat(seat: Seat, config: EngineConfig) -> ExpertSeat | None:
     from headrace.parallel.eplb.stats import RebalanceConfig
     from headrace.parallel.gloo import GlooExchange
 
-    from .launch import ExpertSeat
+    from .seats import ExpertSeat
 
     meeting, group, timeout_s = seat.expert_meeting, config.group, config.runtime.step_timeout_s
     if meeting is None:

@@ -74,6 +74,9 @@ class EngineFlags:
     data_parallel_size: Annotated[
         int | None, typer.Option("--data-parallel-size", help="Engines in processes of their own behind one front.")
     ] = None
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option("--tensor-parallel-size", help="Processes that share every matrix of a dense model.")
+    ] = None
     expert_parallel: Annotated[
         bool, typer.Option("--expert-parallel", help="Spread a mixture's experts over the engines of a voted group.")
     ] = False
@@ -95,6 +98,7 @@ class EngineFlags:
             "deterministic": self.deterministic or None,
             "discipline": self.discipline,
             "data_parallel_size": self.data_parallel_size,
+            "tensor_parallel_size": self.tensor_parallel_size,
             "expert_parallel": self.expert_parallel or None,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,

@@ -8,6 +8,7 @@ from typing import Any
 from headrace.contract.errors import ConfigError, ModelError
 from headrace.kernels.ops import Ops
 from headrace.parallel.eplb.balancer import ExpertShare
+from headrace.parallel.tensor import TensorShare
 
 from .context import Model
 from .deepseek_v41.assembly import TokenMap, load_v41, v41_bytes
@@ -24,11 +25,11 @@ def _load_dense(
     progress: Progress | None,
     exact: bool,
     _: TokenMap | None,
-    share: ExpertShare | None,
+    share: Share | None,
 ) -> Model:
-    if share is not None:
+    if isinstance(share, ExpertShare):
         raise ConfigError("expert_parallel", f"{architecture} has no experts that ranks could share")
-    return load_dense(architecture, checkpoint, ops, progress, exact)
+    return load_dense(architecture, checkpoint, ops, progress, exact, share)
 
 
 def _load_v41(
@@ -38,24 +39,28 @@ def _load_v41(
     progress: Progress | None,
     exact: bool,
     token_map: TokenMap | None,
-    share: ExpertShare | None,
+    share: Share | None,
 ) -> Model:
+    if isinstance(share, TensorShare):
+        raise ConfigError("tensor_parallel_size", f"{V41} is spread by its experts: expert_parallel")
     return load_v41(checkpoint, ops, progress, "float32" if exact else "bfloat16", token_map, share)
 
 
-def _dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool, _: ExpertShare | None) -> int:
+def _dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool, _: Share | None) -> int:
     return dense_bytes(architecture, checkpoint, exact)
 
 
-def _v41_bytes(_: str, checkpoint: Checkpoint, __: bool, share: ExpertShare | None) -> int:
-    return v41_bytes(checkpoint, share)
+def _v41_bytes(_: str, checkpoint: Checkpoint, __: bool, share: Share | None) -> int:
+    return v41_bytes(checkpoint, share if isinstance(share, ExpertShare) else None)
 
 
+Share = ExpertShare | TensorShare
+"""A rank's part of a model."""
 # (architecture, checkpoint, ops, progress, exact, token map, share of the experts) -> model
-Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool, TokenMap | None, ExpertShare | None], Model]
+Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool, TokenMap | None, Share | None], Model]
 LOADERS: dict[str, Loader] = {**dict.fromkeys(DENSE, _load_dense), V41: _load_v41}
 # (architecture, checkpoint, exact, share of the experts) -> bytes
-Sizer = Callable[[str, Checkpoint, bool, ExpertShare | None], int]
+Sizer = Callable[[str, Checkpoint, bool, Share | None], int]
 SIZERS: dict[str, Sizer] = {**dict.fromkeys(DENSE, _dense_bytes), V41: _v41_bytes}
 GIB = 1 << 30
 
@@ -72,7 +77,7 @@ def load_model(
     progress: Progress | None = None,
     exact: bool = False,
     token_map: TokenMap | None = None,
-    share: ExpertShare | None = None,
+    share: Share | None = None,
 ) -> Model:
     """Read and pack all weights. ``progress(done, total)`` counts tensors, or layers. With ``share`` only one rank's
     part of the routed experts: the model must then be joined to its group before it runs.
@@ -89,9 +94,7 @@ def load_model(
     return LOADERS[architecture](architecture, checkpoint, ops, progress, exact, token_map, share)
 
 
-def require_memory(
-    checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False, share: ExpertShare | None = None
-) -> None:
+def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False, share: Share | None = None) -> None:
     """Before anything is read: ModelError when the model cannot fit in ``free_bytes``. Other errors: as ``load_model``.
 
     A machine that runs out of memory gives no error; it stalls, and then kills some process.

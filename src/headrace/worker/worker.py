@@ -133,6 +133,7 @@ class Worker:
 
     def close(self) -> None:
         self._device.close()
+        self._runner.close()
 
     # -- device thread ------------------------------------------------------------------------------------------
 
