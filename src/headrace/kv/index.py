@@ -14,6 +14,7 @@ from pathlib import Path
 
 import lmdb
 
+from .disk import Disk
 from .segment import PAGE, padded
 
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
@@ -21,6 +22,8 @@ SEGMENT = struct.Struct("<QQ")
 TENANT = struct.Struct("<Q")
 SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last use
 MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
+MOST_READERS = 512
+LOCK_BYTES = 64 << 10  # more than the table of so many readers takes: 64 bytes each, and a head
 FORMAT = b"1"
 
 EntryKey = bytes
@@ -142,11 +145,16 @@ class Change:
 
 
 class Index:
-    """Opens or creates. Raises lmdb.Error; one process must not open the same folder twice."""
+    """Opens or creates. Raises lmdb.Error, OSError; one process must not open the same folder twice."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        # The table of readers is written through a map: on a full disk that would be a signal, not an error. The data
+        # are written by calls, whose errors are told.
+        _reserve(disk or Disk(), folder / "lock.mdb")
         # Without sync: a killed process loses nothing; a power failure may cost the index, which is then rebuilt.
-        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=512)
+        self._env = lmdb.open(
+            str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=MOST_READERS
+        )
         self._env.reader_check()  # slots of readers that were killed
         self.entries = self._env.open_db(b"entries")
         self.segments = self._env.open_db(b"segments")
@@ -197,3 +205,9 @@ class Index:
 
     def close(self) -> None:
         self._env.close()
+
+
+def _reserve(disk: Disk, lock: Path) -> None:
+    """Only where it is needed: closing a file ends this process's locks on it, also those of an open index."""
+    if disk.reserved(lock) < LOCK_BYTES:
+        disk.reserve(lock, LOCK_BYTES)

@@ -81,12 +81,12 @@ class LocalStore:
             for path in (self.segments, place):
                 self.disk.make_folder(path)
             try:
-                index = Index(place)
+                index = Index(place, self.disk)
                 self.counts.recovered = recover(self.disk, self.segments, index)
             except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
                 log.warning("the KV store's index is damaged (%s) and is built anew", error)
                 remove_index(place)
-                index = Index(place)
+                index = Index(place, self.disk)
                 self.counts.recovered = recover(self.disk, self.segments, index)
         except Trouble as error:
             raise StoreError(str(self.folder), f"cannot be opened: {error}") from error
