@@ -57,7 +57,7 @@ def test_a_full_disk_costs_that_value_only(tmp_path: Path, limit: int) -> None:
 def test_a_full_disk_refuses_the_store_before_anything_is_mapped(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.full_after = 0
-    with pytest.raises(StoreError, match="cannot be opened: .*full"):
+    with pytest.raises(StoreError, match=r"cannot be opened: .*full"):
         LocalStore(tmp_path, ROOMY, disk=disk)
     assert (tmp_path / "index" / "lock.mdb").stat().st_size == 0
     assert not (tmp_path / "index" / "data.mdb").exists()
