@@ -25,7 +25,8 @@ class HandedOver:
     ``blocks``: the giver's KV blocks per group, 0 where a sliding window has passed; ``content``: what its worker
     copied of them, in that order. ``sent``: per group, how many leading blocks went ahead and are not in ``content``;
     a taker's port gives it content that is whole. ``deadline_s``: on the monotonic clock; later it is not worth
-    placing any more, unless its taker got on meanwhile. ``grammar``: None where it did not come along; the taker then compiles it anew.
+    placing any more, unless its taker got on meanwhile. ``grammar``: None where it did not come along; the taker then
+    compiles it anew.
     """
 
     request: Request

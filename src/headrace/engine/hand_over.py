@@ -1,8 +1,8 @@
 """Handing sequences over between a prompt engine and a completion engine: its two ends.
 
 The giver offers a sequence one turn after its first token was reported, so that no later token overtakes it. While the
-port is full the giver keeps the sequence and its blocks; when it has kept it too long, and the taker has stood still for
-as long, the request ends with an error.
+port is full the giver keeps the sequence and its blocks; when it has kept it too long, and the taker has stood still as
+long, the request ends with an error.
 """
 
 from __future__ import annotations
