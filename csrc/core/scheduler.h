@@ -98,8 +98,9 @@ class Scheduler {
   // Phased engines only. Throws InvalidField.
   void fork(SeqId parent, SequenceSpec spec);
   // Gives a waiting sequence that was prefilled elsewhere its blocks, for all tokens but the last, and makes it
-  // prompted but not ready: fill them, then set_ready. False (no change) while blocks are missing. `from_cache`: it
-  // begins with what the pool holds of it, and its next steps compute the rest, as far as others leave them room.
+  // prompted but not ready: fill them, then set_ready. False (no change) while max_seqs hold blocks already, or it
+  // and they could not all run to their ends. `from_cache`: it begins with what the pool holds of it, and its next
+  // steps compute the rest, as far as others leave them room.
   bool place(SeqId id, bool from_cache = false);
   // Per draft: acceptance given that all before it were accepted. For the next step only. Throws InvalidField.
   void set_confidences(SeqId id, std::vector<double> confidences);
@@ -166,6 +167,8 @@ class Scheduler {
   std::optional<Ignored> verdict(const Sequence& seq) const;
   void sweep();
   std::vector<Sequence*> holding() const;
+  std::int64_t most_blocks(const Sequence& seq) const;
+  bool lasts_beside_others(const Sequence& seq) const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);
   void write_slice(const Slice& slice, StepPlan& plan);

@@ -19,6 +19,7 @@ from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import StepCost
 from headrace.engine.client import EngineClient
+from headrace.engine.starting import Flag
 
 from .assembly import Assembly
 from .chat_pictures import chat_prompt
@@ -31,7 +32,8 @@ from .text.tokenizer import Tokenizer
 class AsyncLLM:
     """``async for output in llm.generate(prompt, params)``: each output is the state so far, the last is finished.
 
-    Leaving the loop early, or cancelling it, aborts the request in the engine.
+    Leaving the loop early, or cancelling it, aborts the request in the engine. ``give_up``: an event that, once set,
+    ends the wait for engines in other processes (EngineDead).
     """
 
     def __init__(
@@ -40,13 +42,14 @@ class AsyncLLM:
         *,
         own_process: bool = False,
         config: EngineConfig | None = None,
+        give_up: Flag | None = None,
         **settings: Any,
     ) -> None:
         if config is None:
             config = resolve({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
-        connected = connect(config, own_process=own_process)
+        connected = connect(config, own_process=own_process, give_up=give_up)
         self._connect_to(connected.client, connected.tokenizer, connected.facts)
 
     @classmethod

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.config import EngineConfig
 from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.process import ProcessClient
+from headrace.engine.starting import Flag
 from headrace.models.sources import resolve_model
 
 from .determinism import settle
@@ -30,9 +31,14 @@ class Connected:
 
 
 def connect(
-    config: EngineConfig, *, own_process: bool, progress: Callable[[str, int, int], None] | None = None
+    config: EngineConfig,
+    *,
+    own_process: bool,
+    progress: Callable[[str, int, int], None] | None = None,
+    give_up: Flag | None = None,
 ) -> Connected:
-    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own."""
+    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own; ``give_up``:
+    set when there is no sense in waiting for them any more."""
     settle(config)  # refused here, before a process is started for nothing
     told = {"deterministic": config.runtime.deterministic}
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
@@ -50,10 +56,10 @@ def connect(
     source = resolve_model(config.model.model, progress=on_pull, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     if grouped:
-        group, facts = connect_group(config)
+        group, facts = connect_group(config, give_up)
         return Connected(group, tokenizer, facts | told)
     if split:
-        pair, facts = connect_pair(config)
+        pair, facts = connect_pair(config, give_up)
         return Connected(pair, tokenizer, facts | told)
-    client = ProcessClient(build_alone, asdict(config))
+    client = ProcessClient(build_alone, asdict(config), give_up=give_up)
     return Connected(client, tokenizer, client.info | told)

@@ -21,6 +21,7 @@ from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.group import GroupClient
+from headrace.engine.starting import Flag
 from headrace.kernels.placement import share_out
 from headrace.kernels.processors import usable_processors
 from headrace.kernels.topology import usable
@@ -143,7 +144,7 @@ def facts_of(launched: Launched) -> tuple[Engine, dict[str, Any]]:
     return launched.engine, facts | {"pool": dataclasses.asdict(launched.pool)} | cost
 
 
-def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:
+def connect_group(config: EngineConfig, give_up: Flag | None = None) -> tuple[GroupClient, dict[str, Any]]:
     """Starts the group; facts hold for every rank. Raises ConfigError or EngineDead, and then nothing is left."""
     size = config.group.data_parallel_size
     votes = config.scheduler.discipline == "voted"
@@ -154,7 +155,7 @@ def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:
         meeting = f"file:{Path(folder) / 'meeting'}" if votes else None
         experts = f"file:{Path(folder) / 'experts'}" if config.group.expert_parallel else None
         seats = [Seat(settings[rank], rank, size, meeting, parts[rank], experts) for rank in range(size)]
-        client = GroupClient(build_rank, seats, votes=votes)
+        client = GroupClient(build_rank, seats, votes=votes, give_up=give_up, leftovers=[folder])
     facts = dict(client.infos[0])
     facts["max_model_len"] = min(info["max_model_len"] for info in client.infos)
     return client, facts

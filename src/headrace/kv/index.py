@@ -14,6 +14,7 @@ from pathlib import Path
 
 import lmdb
 
+from .disk import Disk
 from .environments import ENVIRONMENTS, Closed
 from .segment import PAGE, padded
 
@@ -142,10 +143,10 @@ class Change:
 
 
 class Index:
-    """Opens or creates, in an existing folder. Raises lmdb.Error."""
+    """Opens or creates, in an existing folder. Raises lmdb.Error, OSError."""
 
-    def __init__(self, folder: Path) -> None:
-        self._env, self._held = ENVIRONMENTS.take(folder)
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self._env, self._held = ENVIRONMENTS.take(folder, disk or Disk())
         self._env.reader_check()  # slots of readers that were killed
         self.entries = self._env.open_db(b"entries")
         self.segments = self._env.open_db(b"segments")

@@ -35,7 +35,7 @@ def open_index(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
 
 
 def _open_recovered(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
-    index = Index(place)
+    index = Index(place, disk)
     try:
         return index, recover(disk, folder, index)
     except BaseException:
