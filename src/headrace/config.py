@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -195,12 +196,19 @@ class EngineConfig:
     speculation: SpeculationConfig = field(default_factory=SpeculationConfig)
 
 
-def _owner(name: str) -> str:
-    for section in dataclasses.fields(EngineConfig):
-        kind = section.default_factory
-        if name in {f.name for f in dataclasses.fields(kind)}:  # type: ignore[arg-type]
-            return section.name
-    raise ConfigError(name, "no such setting")
+def _owners() -> dict[str, str]:
+    """The section of every setting."""
+    kinds = {section.name: section.default_factory for section in dataclasses.fields(EngineConfig)}
+    return {f.name: name for name, kind in kinds.items() for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+
+
+def _check_names(names: Iterable[str], where: str) -> None:
+    owners = _owners()
+    for name in names:
+        if name not in owners:
+            near = get_close_matches(name, owners, n=2)
+            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise ConfigError(name, f"no such setting{where}{meant}")
 
 
 def flatten(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,10 +240,14 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
     flat: dict[str, Any] = {}
     if toml is not None:
         flat.update(flatten(_read_toml(toml)))
-    flat.update({k: v for k, v in flatten(settings).items() if v is not None})
+        _check_names(flat, f" ({toml})")
+    given = {k: v for k, v in flatten(settings).items() if v is not None}
+    _check_names(given, "")
+    flat.update(given)
     sections: dict[str, dict[str, Any]] = {f.name: {} for f in dataclasses.fields(EngineConfig)}
+    owners = _owners()
     for name, value in flat.items():
-        sections[_owner(name)][name] = value
+        sections[owners[name]][name] = value
     config = EngineConfig(
         model=ModelConfig(**sections["model"]),
         cache=CacheConfig(**sections["cache"]),

@@ -107,10 +107,10 @@ def _check_speculation(config: EngineConfig) -> None:
     _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
     rules = ("exact", "rejection")
     _require(wanted.acceptance in rules, "acceptance", f"must be one of {', '.join(rules)}")
-    needs = wanted.speculation == "draft_model"
-    _require(
-        needs == (wanted.draft_model is not None), "draft_model", "belongs to speculation draft_model, and only there"
-    )
+    drafted, given = wanted.speculation == "draft_model", wanted.draft_model is not None
+    _require(given or not drafted, "draft_model", "is missing: speculation draft_model needs to know which model")
+    reason = f"is for speculation draft_model, not for {wanted.speculation}: change that, or leave this out"
+    _require(drafted or not given, "draft_model", reason)
     _require(wanted.draft_layers >= 1, "draft_layers", "must be at least 1")
     _require(0 <= wanted.suffix_memory <= MOST_MEMORY, "suffix_memory", f"must lie between 0 and {MOST_MEMORY}")
     _require(wanted.max_match <= 32, "max_match", "must be at most 32")
@@ -128,7 +128,7 @@ def _check_disciplines(config: EngineConfig) -> None:
     _require(0 < limits.kv_limit <= 1, "kv_limit", "must lie between 0 and 1")
     size = config.group.data_parallel_size
     split_alone = limits.discipline != "split" or size == 1
-    _require(split_alone, "data_parallel_size", "the split discipline has two engines of its own")
+    _require(split_alone, "data_parallel_size", "the split discipline has two engines of its own; leave it out")
     _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")
     _check_experts(config)
     _check_tensor(config)

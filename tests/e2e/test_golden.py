@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from cli_models import start
 from typer.testing import CliRunner, Result
@@ -20,6 +21,10 @@ from headrace.lab.golden.lock import Lock
 
 def golden(*arguments: str) -> Result:
     return CliRunner().invoke(build_app(), ["golden", *arguments])
+
+
+def stored(path: Path) -> files.Baseline:
+    return msgspec.json.decode(path.read_bytes(), type=files.Baseline)
 
 
 def reported(result: Result, code: int = 0) -> dict[str, Any]:
@@ -57,7 +62,7 @@ def test_other_variants_of_the_libraries_below_change_nothing(monkeypatch: pytes
 
 def test_avx2_and_avx512_have_one_answer() -> None:
     for name in ("auto-int16", "float32-float32"):
-        wide, narrow = (files.read(SHIPPED / "tiny" / f"cpu-{i}-{name}-deterministic.json") for i in ("avx512", "avx2"))
+        wide, narrow = (stored(SHIPPED / "tiny" / f"cpu-{i}-{name}-deterministic.json") for i in ("avx512", "avx2"))
         assert wide.samples == narrow.samples
 
 
@@ -101,7 +106,7 @@ def test_a_changed_bit_is_found_told_and_kept_with_a_reason(folder: Path) -> Non
     assert "1 differences" in table.stderr
     assert golden("refresh", *at, "--reason", "kernels add up in another order").exit_code == 0
     assert json.loads(good)["samples"] == json.loads(path.read_bytes())["samples"]
-    assert [entry.reason for entry in files.read(path).history] == ["the first one", "kernels add up in another order"]
+    assert [entry.reason for entry in stored(path).history] == ["the first one", "kernels add up in another order"]
 
 
 def test_ranks_and_groups_compare_only_what_they_own(folder: Path) -> None:
@@ -122,7 +127,7 @@ def test_a_candidate_is_whole_or_not_at_all(folder: Path, tmp_path: Path) -> Non
         assert "candidate: would be partial" in result.stderr
         assert not out.exists()
     assert golden("check", *at).exit_code == 0
-    assert files.read(out).samples == files.read(only_file(folder)).samples
+    assert stored(out).samples == stored(only_file(folder)).samples
 
 
 @pytest.mark.parametrize(
@@ -158,6 +163,6 @@ def test_a_refresh_while_another_one_runs(folder: Path) -> None:
 
 def test_other_weights_are_named(folder: Path) -> None:
     path = only_file(folder)
-    path.write_text(path.read_text().replace(files.read(path).weights, "0" * 16))
+    path.write_text(path.read_text().replace(stored(path).weights, "0" * 16))
     [difference] = reported(golden("check", "--tiny", "--folder", str(folder), "--json"), 1)["differences"]
     assert difference["what"] == "weights"

@@ -7,10 +7,12 @@ its 99.99 % quantile, and seeds are fixed, so a test either always passes or alw
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from drafters import Prophet
 from harness import make_engine, request, run
@@ -18,7 +20,10 @@ from harness import make_engine, request, run
 from headrace.api.drafters import full_group
 from headrace.contract.request import SamplingParams
 from headrace.engine.engine import Engine
+from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
+from headrace.models.registry import load_model
+from headrace.models.weights import open_checkpoint
 from headrace.speculation.drafter import Draft
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.model_drafter import ModelDrafter
@@ -137,5 +142,35 @@ def test_greedy_answers_are_those_of_plain_decoding_under_rejection_too(tiny: Ca
     prompts = [[3, 1, 4], [1, 5, 9, 2], [6]]
     answers = [[o.bits for o in run(e, [request(p, max_tokens=20) for p in prompts])] for e in (plain, drafted)]
     assert answers[0] == answers[1]
+    plain.close()
+    drafted.close()
+
+
+@pytest.mark.parametrize("temperature", [1e-46, 1e-300])
+def test_a_temperature_that_float32_rounds_to_zero_is_greedy(tiny: Callable[[str], Model], temperature: float) -> None:
+    """No distribution is divided by it: where the ops draw greedily, drafts are judged so too."""
+    engine = drafting_engine(tiny("llama"), tiny("llama"), rejection=True)
+    prompts = [[3, 1, 4], [1, 5, 9, 2]]
+    greedy, rounded = (
+        [o.bits for o in run(engine, [request(p, max_tokens=20, seed=3, temperature=t) for p in prompts])]
+        for t in (0.0, temperature)
+    )
+    assert rounded == greedy
+    engine.close()
+
+
+@pytest.mark.parametrize("rejection", [False, True])
+def test_a_draft_model_is_not_asked_beyond_its_own_context(
+    tiny: Callable[[str], Model], tmp_path: Path, rejection: bool
+) -> None:
+    """The target's own weights with a context of 16: sequences below, at, across and beyond it, in one batch."""
+    config = tiny_models.CONFIGS["llama"] | {"max_position_embeddings": 16}
+    folder = tiny_models.write_directory(tmp_path, config, tiny_models.random_tensors(config))
+    short = load_model(open_checkpoint(folder), resolve_ops("cpu", strict=True), exact=True)
+    prompts = [[1 + i % 60 for i in range(length)] for length in (3, 14, 15, 16, 17, 40)]
+    plain, drafted = make_engine(tiny("llama")), drafting_engine(tiny("llama"), short, rejection)
+    answers = [[o.bits for o in run(e, [request(p, max_tokens=20) for p in prompts])] for e in (plain, drafted)]
+    assert answers[0] == answers[1]
+    assert drafted.stats.accepted_drafts >= 10
     plain.close()
     drafted.close()

@@ -6,9 +6,11 @@ from headrace.config import EngineConfig, SpeculationConfig, kv_format
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVKind, Layout
 from headrace.models.context import EarlyExit, HasDraftHeads, Model
-from headrace.models.registry import load_model, require_memory
-from headrace.models.sources import resolve_model
+from headrace.models.deepseek_v41.config import ARCHITECTURE as V41
+from headrace.models.registry import architecture_of, load_model, require_memory
+from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
+from headrace.models.weights.checkpoint import Checkpoint
 from headrace.speculation.drafter import Drafter
 from headrace.speculation.ngram import NgramDrafter
 from headrace.speculation.suffix import SuffixDrafter
@@ -17,6 +19,8 @@ from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import free_memory_bytes
 from headrace.worker.model_drafter import ModelDrafter
 from headrace.worker.runner import Runner
+
+NO_HEADS = "draft_heads needs a model with draft heads of its own; this one has none"
 
 
 def open_drafter(config: EngineConfig, runner: Runner) -> Drafter:
@@ -33,13 +37,39 @@ def open_drafter(config: EngineConfig, runner: Runner) -> Drafter:
     return NgramDrafter(wanted.min_match, wanted.max_match)
 
 
+def check_drafter(config: EngineConfig, target: Checkpoint) -> None:
+    """Before any weight is loaded: raises ConfigError for what headers alone tell cannot draft."""
+    wanted = config.speculation
+    if wanted.speculation == "draft_heads" and architecture_of(target) != V41:
+        raise ConfigError("speculation", NO_HEADS)
+    if wanted.speculation == "draft_model":
+        source, draft = _open_draft(config)
+        if architecture_of(draft) == V41:
+            raise ConfigError("draft_model", f"{source.name} cannot draft for another model: it keeps records, no keys")
+        mine, its = (checkpoint.config.get("vocab_size") for checkpoint in (target, draft))
+        if isinstance(mine, int) and isinstance(its, int):  # else the loader says what is wrong with it
+            _check_vocabularies(source.name, its, mine)
+
+
+def _open_draft(config: EngineConfig) -> tuple[ModelSource, Checkpoint]:
+    assert config.speculation.draft_model is not None, "checked with the configuration"
+    source = resolve_model(config.speculation.draft_model, offline=config.model.offline)
+    return source, open_checkpoint(source.path, dummy_seed=0 if source.dummy else None)
+
+
+def _check_vocabularies(name: str, draft: int, target: int) -> None:
+    if draft != target:
+        words = f"{name} has {draft} ids, the model {target}: both must speak the same vocabulary"
+        raise ConfigError("draft_model", words)
+
+
 def keep_draft_records(config: EngineConfig, model: Model) -> None:
     """Before the pool is made: a model that will draft by its own heads keeps what they read. Raises ConfigError for a
     model without such heads."""
     if config.speculation.speculation != "draft_heads":
         return
     if not isinstance(model, HasDraftHeads):
-        raise ConfigError("speculation", "draft_heads needs a model with draft heads of its own; this one has none")
+        raise ConfigError("speculation", NO_HEADS)
     model.keep_draft_records()
 
 
@@ -63,17 +93,11 @@ def _first_layers(wanted: SpeculationConfig, runner: Runner, block_size: int) ->
 
 def _draft_model(config: EngineConfig, runner: Runner) -> Drafter:
     """The smaller model, and KV of its own: as many blocks as the target's pool, in memory on top of it."""
-    assert config.speculation.draft_model is not None
-    source = resolve_model(config.speculation.draft_model, offline=config.model.offline)
-    checkpoint, exact = (
-        open_checkpoint(source.path, dummy_seed=0 if source.dummy else None),
-        config.model.dtype == "float32",
-    )
+    source, checkpoint = _open_draft(config)
+    exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact)
     model = load_model(checkpoint, runner.ops, exact=exact)
-    if model.vocab_size != runner.model.vocab_size:
-        sizes = f"{model.vocab_size} ids, the model {runner.model.vocab_size}"
-        raise ConfigError("draft_model", f"{source.name} has {sizes}: both must speak the same vocabulary")
+    _check_vocabularies(source.name, model.vocab_size, runner.model.vocab_size)
     if any(group.kind != KVKind.FULL for group in model.kv_layout.groups):
         raise ConfigError("draft_model", f"{source.name} has sliding windows: its keys would need tables of their own")
     num_blocks, block_size = len(runner.kv[0].k), config.cache.block_size

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from headrace.contract.errors import EngineDead
+from headrace.contract.errors import EngineDead, InvalidRequest
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 
@@ -80,6 +80,8 @@ class Feed:
         if prepared is None:
             self._source = None
             return False
+        if any(request.request_id in self._open for request in prepared.requests):
+            raise InvalidRequest("prepared", f"{prepared.request_id} is on its way already; prepare the prompt again")
         assembly = Assembly(prepared, self._tokenizer)
         self._open.update({request.request_id: assembly for request in prepared.requests})
         self._unsent.extend(prepared.requests)

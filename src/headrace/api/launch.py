@@ -43,7 +43,7 @@ from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
-from .drafters import keep_draft_records
+from .drafters import check_drafter, keep_draft_records
 from .kv_launch import open_connector, store_place
 from .seats import ExpertSeat
 from .speculation import most_logits, open_speculation
@@ -127,6 +127,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None, share: Sh
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact, share=share)
+    check_drafter(config, checkpoint)
     loading = named(progress, "load")
     model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)
     _check_vocabulary(model, tokenizer, source)

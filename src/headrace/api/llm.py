@@ -16,6 +16,7 @@ from headrace.worker.memory import PoolSize
 
 from .chat_pictures import chat_prompt
 from .connect import connect
+from .determinism import settle
 from .feed import Feed
 from .launch import Progress, launch
 from .output import RequestOutput
@@ -82,7 +83,7 @@ class LLM:
         self.vocab_size = facts["vocab_size"]
         self.pool = PoolSize(**facts["pool"])
         self.model_name = facts["model_name"]
-        self.notes = ()
+        self.notes = settle(config).words  # each engine does it by itself, and alike
         self.eyes = None if facts.get("eyes") is None else Eyes(**facts["eyes"])
 
     @property
@@ -147,7 +148,8 @@ class LLM:
         """Prompts of ``prepare``, pulled as the engine has room: per turn of the engine, the outputs that grew.
 
         ``window`` bounds how many sequences are open, so that a source of any length needs bounded memory. A turn
-        without news gives an empty list: the place to look whether to go on. Leaving the loop early aborts.
+        without news gives an empty list: the place to look whether to go on. Leaving the loop early aborts. Raises
+        InvalidRequest for one that is open already.
         """
         if self._closed:
             raise EngineDead("this LLM was closed")

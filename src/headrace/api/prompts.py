@@ -14,7 +14,7 @@ import msgspec
 from headrace.contract import plain
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.picture import Eyes, Picture
-from headrace.contract.request import Request, SamplingParams, choice_seed, prompt_seed
+from headrace.contract.request import Request, SamplingParams, choice_seed, prompt_seed, require_a_token
 
 from .pictures import expand
 from .text.tokenizer import Tokenizer
@@ -52,6 +52,7 @@ class Preparer:
         self._max_model_len = max_model_len
         self._deterministic = deterministic
         self._eyes = eyes
+        self._eos_ids = tokenizer.eos_ids if tokenizer is not None else ()
         self._numbers = itertools.count()
 
     def prepare(
@@ -68,6 +69,7 @@ class Preparer:
             ids, pictures = expand(self._eyes, ids, fields["images"])
         self._check_length(len(ids))
         self._check_stops(sampling)
+        require_a_token(sampling, self._eos_ids, self._vocab_size)
         number = next(self._numbers)
         name = plain.text("request_id", f"request-{number}" if request_id is None else request_id, may_be_empty=False)
         sampling = self._completed(sampling, ids)
@@ -142,7 +144,7 @@ class Preparer:
             shares=names[0] if choice else "",
             prompt_token_ids=ids,
             sampling=msgspec.structs.replace(sampling, n=1, seed=choice_seed(sampling.seed, choice)),
-            eos_ids=self._tokenizer.eos_ids if self._tokenizer is not None else (),
+            eos_ids=self._eos_ids,
             priority=plain.whole("priority", fields.get("priority", 0), -plain.INT32_MAX),
             cache_salt=plain.text("cache_salt", fields.get("cache_salt", "")),
             arrival=time.monotonic(),

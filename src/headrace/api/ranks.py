@@ -53,7 +53,10 @@ def thread_shares(config: EngineConfig) -> list[int]:
     size = config.group.data_parallel_size
     total = config.runtime.num_threads or env.num_threads() or usable_processors()
     if total < size:
-        raise ConfigError("data_parallel_size", f"{size} ranks cannot share {total} threads: each needs one")
+        raise ConfigError(
+            "data_parallel_size",
+            f"{size} ranks cannot share {total} threads: each needs one. Use at most {total}, or num_threads {size}",
+        )
     return [total // size + (rank < total % size) for rank in range(size)]
 
 

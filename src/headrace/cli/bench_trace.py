@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.contract.errors import ConfigError
+from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError, PullError
 
 from .bench_delivery import BenchFlags, TableFlags, check_delivery, deliver, show
 from .flags import EngineFlags, flagged
@@ -41,17 +42,15 @@ def trace(
     deadline: Deadline = 1800.0,
 ) -> None:
     """Throughput, time to first token and time between tokens of disciplines on the same trace; no HTTP."""
-    from headrace.lab.bench.trace_bench import TraceWork, bench_trace, contender
+    from headrace.lab.bench.trace_bench import TraceWork, bench_trace, parse_disciplines, require_fits
     from headrace.lab.bench.trace_plot import save_trace_plot
 
-    names = [name.strip() for name in disciplines.split(",")]
+    names = parse_disciplines(disciplines)
     if engine.discipline is not None or engine.data_parallel_size is not None:
         raise ConfigError("disciplines", "are compared: give --disciplines and --ranks, not those of one engine")
     config = engine.resolve()
-    for name in names:
-        contender(config, name, ranks)
     work = TraceWork(trace_file, requests, skip, time_scale, length_scale, longest, deadline)
-    work.arrivals()  # refused before any work
+    require_fits(work.arrivals(), _context(config))  # refused before any work
     check_delivery(flags)
     tables.check("trace")
     result = bench_trace(config, work, names, ranks, rounds)
@@ -59,3 +58,16 @@ def trace(
         save_trace_plot(result, flags.plot)
     tables.write(result.plain())
     deliver(result.plain(), flags, lambda: show(result))
+
+
+def _context(config: EngineConfig) -> int:
+    """Tokens of a sequence at most, as far as that is known without an engine; the pool may hold less."""
+    from headrace.lab.bench.trace_file import MOST_TOKENS
+
+    from .model_facts import model_facts
+
+    try:
+        most: int = model_facts(config.model.model)["context_tokens"]
+    except PullError:  # not here yet: the engine fetches it
+        most = MOST_TOKENS
+    return min(most, config.model.max_model_len or most)

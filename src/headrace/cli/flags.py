@@ -21,6 +21,7 @@ from headrace.contract.request import SamplingParams
 
 ANY_VOCABULARY = 1 << 31  # none of these options names a token id
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+MOST_BYTES = 1 << 62
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
@@ -156,7 +157,10 @@ def parse_size(field: str, text: str) -> int:
     match = SIZE.fullmatch(text.strip())
     if match is None:
         raise ConfigError(field, f"must be a size such as 512MiB or 2G, got {text!r}")
-    return int(float(match[1]) * 1024 ** POWERS[match[2].upper()])
+    size = float(match[1]) * 1024 ** POWERS[match[2].upper()]
+    if size > MOST_BYTES:
+        raise ConfigError(field, f"is beyond any memory: {text[:40]!r}")
+    return int(size)
 
 
 def flagged(command: Callable[..., None]) -> Callable[..., None]:

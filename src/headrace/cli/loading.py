@@ -31,7 +31,7 @@ class Loaded(NamedTuple):
 @contextmanager
 def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
     """A model for the length of a ``with``. Raises ConfigError for a name nothing is known by."""
-    check_model_name(config.model.model)
+    check_model_names(config)
     start = time.monotonic()
     with progress_bars(config.model.model) as progress:
         from headrace.api.llm import LLM
@@ -46,7 +46,14 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
         yield Loaded(llm, seconds)
 
 
-def check_model_name(spec: str) -> None:
+def check_model_names(config: EngineConfig) -> None:
+    """Of the model, and of the one that drafts for it."""
+    check_model_name(config.model.model)
+    if config.speculation.draft_model is not None:
+        check_model_name(config.speculation.draft_model, "draft_model")
+
+
+def check_model_name(spec: str, field: str = "model") -> None:
     """Refuses a name that is neither listed nor on disk, and says what may have been meant."""
     from headrace.models.sources import list_models
 
@@ -55,7 +62,7 @@ def check_model_name(spec: str) -> None:
         return
     path = Path(rest if colon and kind == "dummy" else spec).expanduser()
     if path.is_file() and kind != "dummy" and path.suffix != ".gguf":
-        raise ConfigError("model", f"{spec} is a file but not a .gguf file; give a directory, a .gguf file or a name")
+        raise ConfigError(field, f"{spec} is a file but not a .gguf file; give a directory, a .gguf file or a name")
     if path.exists():
         return
     names = [listing.name for listing in list_models()]
@@ -63,7 +70,7 @@ def check_model_name(spec: str) -> None:
         return
     near = get_close_matches(spec, names, n=2, cutoff=0.5)
     meant = f"Did you mean {' or '.join(near)}?" if near else "`headrace models list` shows the known names"
-    raise ConfigError("model", f"there is no model, file or directory {spec!r}. {meant}")
+    raise ConfigError(field, f"there is no model, file or directory {spec!r}. {meant}")
 
 
 @contextmanager

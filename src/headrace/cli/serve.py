@@ -18,7 +18,7 @@ from headrace.contract.errors import ConfigError
 from .console import to_stderr
 from .flags import EngineFlags, ReportFlags, flagged, parse_size
 from .interrupts import Terminated
-from .loading import check_model_name
+from .loading import check_model_names
 from .serve_roles import RoleFlags, serve_role, starter
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def serve(
     """Serve a model over HTTP: /v1/chat/completions, /v1/completions, /v1/models, /metrics and more."""
     check_extra()
     config = engine.resolve()
-    check_model_name(config.model.model)
+    check_model_names(config)
     roles.check()
     if roles.role is not None:
         serve_role(config, roles, report)

@@ -46,8 +46,11 @@ class RoleFlags:
         """Raises ConfigError naming the option at fault, before any work."""
         _require(self.role is None or self.role in ROLE_OF, "role", "must be prefill or decode")
         for name, value in (("listen", self.listen), ("hand_off", self.hand_off)):
-            _require((value is not None) == (self.role is not None), name, "goes together with --role")
-        _require((self.prefill is None) == (self.decode is None), "decode", "goes together with --prefill")
+            flag = f"--{name.replace('_', '-')}"
+            _require(self.role is None or value is not None, name, f"{flag} is missing: --role {self.role} needs it")
+            _require(self.role is not None or value is None, name, f"{flag} belongs to --role, which is missing")
+        for name, value, other in (("decode", self.decode, self.prefill), ("prefill", self.prefill, self.decode)):
+            _require(value is not None or other is None, name, f"--{name} is missing: a front needs one engine of each")
         _require(self.role is None or self.prefill is None, "prefill", "is a front's; one with a --role has none")
         used = self.role is not None or self.prefill is not None
         _require(self.role_secret is None or used, "role_secret", "belongs to --role, or --prefill and --decode")
@@ -67,6 +70,7 @@ def serve_role(config: EngineConfig, flags: RoleFlags, report: ReportFlags) -> N
     """Runs one engine until interrupted. Raises EngineDead when it dies by itself."""
     from headrace.api.role_service import open_role
 
+    require_no_discipline(config)
     role, listen, hand_off = flags.role or "", flags.listen or "", flags.hand_off or ""  # ``check`` has seen to that
     standing = open_role(config, ROLE_OF[role], listen, hand_off, flags.secret())
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -80,6 +84,14 @@ def serve_role(config: EngineConfig, flags: RoleFlags, report: ReportFlags) -> N
         raise EngineDead(why)
 
 
+def require_no_discipline(config: EngineConfig) -> None:
+    """An engine of one role knows no other. Raises ConfigError for what would be passed over."""
+    reason = "an engine with a --role, and a front over such engines, have no discipline: leave it out"
+    _require(config.scheduler.discipline in ("mixed", "split"), "discipline", reason)
+    reason = "one --role is one engine: leave it out"
+    _require(config.group.data_parallel_size == 1, "data_parallel_size", reason)
+
+
 def starter(config: EngineConfig, flags: RoleFlags, give_up: threading.Event) -> Callable[[], AsyncLLM]:
     """What a server starts, and starts again: an engine of its own, or a connection to engines elsewhere. ``give_up``:
     set when nobody waits for it any more."""
@@ -89,6 +101,7 @@ def starter(config: EngineConfig, flags: RoleFlags, give_up: threading.Event) ->
         return lambda: AsyncLLM(own_process=True, config=config, give_up=give_up)
     from headrace.api.role_service import connect_roles
 
+    require_no_discipline(config)
     addresses, secret = (flags.prefill, flags.decode), flags.secret()
 
     def connect() -> AsyncLLM:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from .errors import InvalidRequest
 from .picture import Picture
 
 MAX_TOP_LOGPROBS = 1024
+NO_TEMPERATURE = 2.0**-150  # and anything below is zero in float32, in which tokens are drawn
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +52,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """How to continue a prompt. Field names and defaults are those vLLM users know.
 
     ``max_tokens`` None means up to the model's context. ``top_k`` 0 or -1 is off, ``top_p`` 1 is off, ``min_p`` 0
-    is off, ``temperature`` 0 is greedy. ``seed`` None draws a fresh one per request; with a seed the noise depends
-    on (seed, position, id) alone. ``logprobs`` n reports the chosen token and the n best of the raw distribution.
+    is off, ``temperature`` 0 is greedy (as is what float32 rounds to 0). ``seed`` None draws a fresh one per request;
+    with a seed the noise depends on (seed, position, id) alone. ``logprobs`` n reports the chosen token and the n best
+    of the raw distribution, and may not exceed the vocabulary.
     Raises InvalidRequest, naming the field, from ``check``.
     """
 
@@ -85,7 +87,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     def settled(self, vocab_size: int) -> SamplingParams:
         """The same wishes in plain types, checked. Raises InvalidRequest naming the field."""
-        values: dict[str, Any] = {**_counts(self), **_reals(self), **_ids(self, vocab_size)}
+        values: dict[str, Any] = {**_counts(self, vocab_size), **_reals(self), **_ids(self, vocab_size)}
         for field in ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens"):
             values[field] = plain.flag(field, getattr(self, field))
         if self.stop is not None:
@@ -100,10 +102,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
 
-def _counts(params: SamplingParams) -> dict[str, Any]:
+def _counts(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
     bounds = {"n": (1, 1024), "max_tokens": (1, plain.INT32_MAX), "min_tokens": (0, plain.INT32_MAX)}
     bounds |= {"top_k": (-1, plain.INT32_MAX), "seed": (-(2**63), 2**63 - 1)}
-    bounds |= {"logprobs": (0, MAX_TOP_LOGPROBS), "prompt_logprobs": (0, MAX_TOP_LOGPROBS)}
+    most_ids = min(MAX_TOP_LOGPROBS, vocab_size)
+    bounds |= {"logprobs": (0, most_ids), "prompt_logprobs": (0, most_ids)}
     values: dict[str, Any] = {}
     for field, (low, high) in bounds.items():
         value = getattr(params, field)
@@ -120,6 +123,8 @@ def _reals(params: SamplingParams) -> dict[str, float]:
     bounds = {"temperature": (0.0, 100.0), "min_p": (0.0, 1.0), "repetition_penalty": (0.01, 100.0)}
     bounds |= {"presence_penalty": (-100.0, 100.0), "frequency_penalty": (-100.0, 100.0)}
     values = {f: plain.real(f, getattr(params, f), low, high) for f, (low, high) in bounds.items()}
+    if values["temperature"] <= NO_TEMPERATURE:
+        values["temperature"] = 0.0
     return values | {"top_p": plain.real("top_p", params.top_p, 0.0, 1.0, open_low=True)}
 
 
@@ -133,9 +138,24 @@ def _ids(params: SamplingParams, vocab_size: int) -> dict[str, Any]:
         raise InvalidRequest("allowed_token_ids", "an empty list allows nothing; leave it out instead")
     if allowed and set(allowed) <= set(banned):
         raise InvalidRequest("banned_token_ids", "bans every id that allowed_token_ids allows")
+    if len(set(banned)) >= vocab_size:
+        raise InvalidRequest("banned_token_ids", "bans every id of the vocabulary")
     if params.logit_bias is not None:
         values["logit_bias"] = plain.biases("logit_bias", params.logit_bias, vocab_size)
     return values
+
+
+def require_a_token(params: SamplingParams, eos_ids: Iterable[int], vocab_size: int) -> None:
+    """Raises InvalidRequest when ``min_tokens`` forbids to end and the lists leave nothing else to draw."""
+    if not params.min_tokens:
+        return
+    ends = {*(() if params.ignore_eos else eos_ids), *(params.stop_token_ids or ())}
+    without = ends | set(params.banned_token_ids or ())
+    allowed = params.allowed_token_ids
+    left = vocab_size - len(without) if allowed is None else len(set(allowed) - without)
+    if left <= 0:
+        words = "forbids the ids that end the text, and the lists of allowed, banned and stop ids leave no other"
+        raise InvalidRequest("min_tokens", words)
 
 
 def _check_structure(params: SamplingParams) -> None:

@@ -70,6 +70,11 @@ def architectures() -> tuple[str, ...]:
     return tuple(sorted(LOADERS))
 
 
+def architecture_of(checkpoint: Checkpoint) -> str:
+    """Its name. Raises ModelError for an unknown one."""
+    return _architecture(checkpoint)
+
+
 def load_model(
     checkpoint: Checkpoint,
     ops: Ops,

@@ -68,7 +68,7 @@ def draw_one(ops: Ops, live: Sequence[Growing], logits: Tensor, *, rejection: bo
     ids = ops.sample(logits, params).tolist()
 
     def probs(i: int) -> Tensor | None:
-        if not rejection or wishes[i].temperature <= 0 or ids[i] < 0:
+        if not rejection or float(params.temperature[i]) <= 0 or ids[i] < 0:  # as the ops see it: in float32
             return None
         return distribution(logits[i : i + 1], one_row(params, i))[0]
 
@@ -110,15 +110,21 @@ class ModelDrafter:
         self._valid.pop(seq_id, None)
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft]:
-        """Runs on the device thread, between steps. Needs ``blocks`` of every sequence, reaching over its draft."""
+        """Runs on the device thread, between steps. Needs ``blocks`` of every sequence, reaching over its draft. No
+        draft for a sequence beyond this model's context."""
         growing = [Growing(item, item.tokens.tolist(), [], [], [], item.most) for item in wanted]
         for one in growing:
-            self._catch_up(one)
-        while live := [one for one in growing if not one.done and len(one.tokens) <= self._model.max_positions]:
+            if self._reaches(one):
+                self._catch_up(one)
+        while live := [one for one in growing if not one.done and self._reaches(one)]:
             self._grow(live)
         for one in growing:  # what was drafted may be rejected: only the sequence's own tokens are kept as valid
             self._valid[one.item.seq_id] = min(self._valid[one.item.seq_id], len(one.item.tokens))
         return [draft_of(one) for one in growing]
+
+    def _reaches(self, one: Growing) -> bool:
+        """Whether the last token has a position here: this model's context may be shorter than the target's."""
+        return len(one.tokens) <= self._model.max_positions
 
     def _catch_up(self, one: Growing) -> None:
         """Keys and values of all tokens but the last, which is the first step's input."""

@@ -61,6 +61,11 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("repetition_penalty", {"repetition_penalty": 1e-40}),
     ("top_k", {"top_k": None}),
     ("n", {"n": 1.0}),
+    ("logprobs", {"logprobs": 62}),  # the model has 61 ids
+    ("prompt_logprobs", {"prompt_logprobs": 1024}),
+    ("banned_token_ids", {"banned_token_ids": range(61)}),
+    ("min_tokens", {"allowed_token_ids": [3], "stop_token_ids": [3], "min_tokens": 2}),
+    ("min_tokens", {"banned_token_ids": range(60), "stop_token_ids": [60], "min_tokens": 2}),
 ]
 
 
@@ -69,6 +74,16 @@ def test_wrong_types_name_the_field(llm: LLM, field: str, wishes: dict[str, Any]
     with pytest.raises(InvalidRequest) as caught:
         llm.generate([PROMPT], SamplingParams(**wishes))
     assert caught.value.field == field
+
+
+def test_all_ids_of_the_vocabulary_can_be_reported(llm: LLM) -> None:
+    [output] = llm.generate([PROMPT], SamplingParams(max_tokens=2, logprobs=61, prompt_logprobs=61))
+    assert output.outputs[0].error is None
+    assert len(output.outputs[0].token_ids) == 2
+
+
+def test_a_temperature_below_float32_is_settled_as_greedy() -> None:
+    assert [SamplingParams(temperature=t).settled(61).temperature for t in (1e-300, 1e-44)] == [0.0, 1e-44]
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, "x", 5])
@@ -261,3 +276,18 @@ def test_a_message_that_is_none_costs_its_own_request(model: str) -> None:
     assert "priority" in delta.error
     assert len(asyncio.run(collect_ids(llm, SHORT))[0]) == 7
     llm.close()
+
+
+def test_one_prepared_twice_at_once_is_refused_and_again_afterwards_is_not(llm: LLM) -> None:
+    prepared = llm.prepare(PROMPT, SHORT)
+    with pytest.raises(InvalidRequest, match="is on its way already"):
+        list(llm.feed([prepared, prepared]))
+    for _ in range(2):
+        ends = [output.finished for news in llm.feed([prepared]) for output in news]
+        assert ends[-1]
+    works(llm)
+
+
+def test_the_end_may_be_the_only_token_where_nothing_forbids_it(llm: LLM) -> None:
+    params = SamplingParams(allowed_token_ids=[3], stop_token_ids=[3], temperature=0)
+    assert llm.generate([PROMPT], params)[0].outputs[0].finish_reason == "stop"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from headrace.api.role_service import connect_roles, open_role
-from headrace.cli.serve_roles import RoleFlags
+from headrace.cli.flags import ReportFlags
+from headrace.cli.serve_roles import RoleFlags, serve_role, starter
 from headrace.config import resolve
 from headrace.contract.errors import ConfigError
 
@@ -23,7 +24,7 @@ HERE = "tcp://127.0.0.1:7430"
         ({"role": "decode", "listen": HERE}, "hand_off"),
         ({"listen": HERE}, "listen"),
         ({"prefill": HERE}, "decode"),
-        ({"decode": HERE}, "decode"),
+        ({"decode": HERE}, "prefill"),
         ({"role": "prefill", "listen": HERE, "hand_off": HERE, "prefill": HERE, "decode": HERE}, "prefill"),
         ({"role_secret": Path("secret")}, "role_secret"),
     ],
@@ -31,6 +32,31 @@ HERE = "tcp://127.0.0.1:7430"
 def test_options_that_do_not_go_together(flags: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: "):
         RoleFlags(**flags).check()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"role": "decode", "hand_off": HERE}, "--listen is missing: --role decode needs it"),
+        ({"role": "decode", "listen": HERE}, "--hand-off is missing"),
+        ({"hand_off": HERE}, "--hand-off belongs to --role, which is missing"),
+        ({"prefill": HERE}, "--decode is missing"),
+        ({"decode": HERE}, "--prefill is missing"),
+    ],
+)
+def test_what_is_missing_is_told(flags: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        RoleFlags(**flags).check()
+
+
+@pytest.mark.parametrize(("name", "value"), [("discipline", "voted"), ("data_parallel_size", 2)])
+def test_what_a_role_or_its_front_would_pass_over_is_refused(name: str, value: object) -> None:
+    config = resolve({"model": "/nowhere", name: value})
+    with pytest.raises(ConfigError, match=f"^{name}: .*leave it out"):
+        serve_role(config, RoleFlags(role="decode", listen=HERE, hand_off=HERE), ReportFlags())
+    with pytest.raises(ConfigError, match=f"^{name}: .*leave it out"):
+        starter(config, RoleFlags(prefill=HERE, decode=HERE))
+    starter(config, RoleFlags())
 
 
 def test_what_goes_together_passes() -> None:

@@ -12,6 +12,8 @@ import pytest
 from tiny_models import CONFIGS
 
 from headrace.api.launch import launch
+from headrace.api.ranks import thread_shares
+from headrace.cli.flags import parse_size
 from headrace.config import EngineConfig, resolve
 from headrace.config_checks import BYTE_COUNTS
 from headrace.contract.errors import ConfigError, ModelError
@@ -140,3 +142,31 @@ def test_a_control_groups_file_pages_are_free(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path / "meminfo", tmp_path) == 2_596_000
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory_bytes(tmp_path / "meminfo", tmp_path) == 8_192_000
+
+
+def test_an_unknown_setting_is_named_with_its_file_and_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "h.toml"
+    for text in ("al_interval = 0\n", "[scheduler]\nal_interval = 0\n"):
+        path.write_text(text)
+        with pytest.raises(
+            ConfigError, match=rf"^al_interval: no such setting \({path}\); did you mean .*all_interval"
+        ):
+            resolve({}, path)
+    with pytest.raises(ConfigError, match=r"^kv_dtipe: no such setting; did you mean kv_dtype"):
+        resolve({"kv_dtipe": 1})
+    with pytest.raises(ConfigError, match=r"^zzzzzz: no such setting$"):
+        resolve({"zzzzzz": 1})
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "9" * 400 + "GiB", "4194305T"])
+def test_sizes_beyond_any_memory(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^kv_memory: is beyond any memory"):
+        parse_size("kv_memory", text)
+    assert parse_size("kv_memory", "2TiB") == 2 << 40
+
+
+def test_too_many_ranks_and_those_of_split_are_told_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="Use at most 2, or num_threads 3"):
+        thread_shares(resolve({"data_parallel_size": 3, "num_threads": 2}))
+    with pytest.raises(ConfigError, match="leave it out"):
+        resolve({"data_parallel_size": 2, "discipline": "split"})

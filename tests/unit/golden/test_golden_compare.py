@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import msgspec
 import pytest
 
 from headrace.config import resolve
 from headrace.contract.errors import ConfigError
-from headrace.lab.golden.baseline import FORMAT, Baseline, Entry, read, write
+from headrace.lab.golden.actions import check, refresh_command
+from headrace.lab.golden.baseline import FORMAT, SHIPPED, Baseline, Entry, read, write
 from headrace.lab.golden.compare import compare
 from headrace.lab.golden.key import Key, key_of
-from headrace.lab.golden.suite import GROUPS, Sample, Share, _cut, _drawn, _total
+from headrace.lab.golden.lock import Lock
+from headrace.lab.golden.suite import GROUPS, TINY, Sample, Share, _cut, _drawn, _total
 
 KEY = Key("tiny", "cpu", "avx2", "auto", "bfloat16", True)
 
@@ -44,6 +49,8 @@ def test_equal_is_no_difference() -> None:
         ({"bits": "c"}, "bits", "b"),
         ({"inputs": "other"}, "inputs", "in4 at 4"),
         ({"index": 5}, "inputs", "in4 at 4"),
+        ({"group": "long"}, "inputs", "in4 at 4 of tokens"),
+        ({"perplexity": 1.0}, "perplexity", "None"),
     ],
 )
 def test_the_last_bit_of_anything_shows(change: dict[str, object], what: str, words: str) -> None:
@@ -81,7 +88,8 @@ def test_ranks_look_at_their_own_and_together_at_everything(world: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "field"), [(Share("x"), "group"), (Share(world=0), "world"), (Share(None, 2, 2), "rank")]
+    ("share", "field"),
+    [(Share("x"), "group"), (Share(world=0), "world"), (Share(None, 2, 2), "rank"), (Share(None, 40, 50), "rank")],
 )
 def test_shares_that_are_none(share: Share, field: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -107,14 +115,63 @@ def test_keys_tell_platform_and_mode_apart() -> None:
 
 def test_files_that_are_none(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "b.json"
-    with pytest.raises(ConfigError, match=r"does not exist; `headrace golden refresh"):
-        read(path)
+    with pytest.raises(ConfigError, match=r"does not exist; `make` makes it"):
+        read(path, KEY, "make")
     path.write_text("{")
-    with pytest.raises(ConfigError, match="baseline"):
-        read(path)
+    with pytest.raises(ConfigError, match=r"b\.json is damaged .*; bring the file back"):
+        read(path, KEY, "make")
     write(path, msgspec.structs.replace(baseline(), format=99))
     with pytest.raises(ConfigError, match="format 99"):
-        read(path)
+        read(path, KEY, "make")
     write(path, baseline())
-    assert read(path) == baseline()
+    assert read(path, KEY, "make") == baseline()
     assert [p.name for p in tmp_path.iterdir()] == ["b.json"]
+
+
+@pytest.mark.parametrize("value", ["zzz", "0x1p99999", "-1.5\u0662"])
+@pytest.mark.parametrize("field", ["logprobs", "nll"])
+def test_numbers_that_are_none_are_damage_and_no_changed_answers(tmp_path: Path, field: str, value: str) -> None:
+    path = tmp_path / "b.json"
+    spoiled = entry(4, **{field: ["-0x1.0p+0", value] if field == "logprobs" else value})
+    write(path, baseline(s4=spoiled))
+    with pytest.raises(ConfigError, match=r"b\.json is damaged: sample 's4': .* hexadecimal float; bring"):
+        read(path, KEY, "make")
+
+
+def test_the_baseline_of_another_key_is_none_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "b.json"
+    write(path, baseline())
+    with pytest.raises(ConfigError, match=r"is of tiny on cpu avx2, dtype auto, .*, not of other on cpu"):
+        read(path, msgspec.structs.replace(KEY, model="other"), "make")
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere/b\.json cannot be written: No such file"):
+        write(tmp_path / "nowhere" / "b.json", baseline())
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^folder: .*file/tiny"), Lock(tmp_path / "file" / "tiny" / "b.lock").held():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({}, "refresh --folder 'my own' --reason"),
+        ({"model": f"dummy:{TINY}", "deterministic": False}, "refresh --tiny --free --folder 'my own' --reason"),
+        ({"model": "a b", "dtype": "float32"}, "refresh --model 'a b' --dtype float32 --folder 'my own' --reason"),
+        ({"kv_dtype": "int8", "backend": "reference"}, "--backend reference --kv-dtype int8 --folder"),
+    ],
+)
+def test_the_command_that_makes_a_baseline_makes_this_one(wishes: dict[str, Any], words: str) -> None:
+    config = resolve({"deterministic": True} | wishes)
+    assert words in refresh_command(config, Path("my own"))
+    assert "--folder" not in refresh_command(config, SHIPPED)
+
+
+@pytest.mark.parametrize("folder", ["own", None])
+def test_a_candidate_is_no_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None) -> None:
+    """Refused before any work, by whatever name the file is called."""
+    monkeypatch.chdir(tmp_path)
+    place = Path(folder) if folder else SHIPPED
+    with pytest.raises(ConfigError, match=r"^candidate: .* lies among the baselines"):
+        check(resolve({"model": "dummy:none"}), Path("own"), Share(), place / "." / "tiny" / ".." / "tiny" / "b.json")

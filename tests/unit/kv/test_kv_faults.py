@@ -13,7 +13,7 @@ from kv_values import FaultyDisk, found, key_of, put
 
 from headrace.contract.errors import StoreError
 from headrace.kv import reclaim
-from headrace.kv.index import LOCK_BYTES
+from headrace.kv.environments import LOCK_BYTES
 from headrace.kv.local import LocalStore
 from headrace.kv.segment import PAGE
 from headrace.kv.weights import weights_digest

@@ -113,7 +113,7 @@ def test_a_plot_without_matplotlib_is_refused_before_any_work(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = bench("scheduler", "--plot", "curve.png")
     assert result.exit_code == 2
-    assert "headrace[bench]" in result.stderr
+    assert "-m pip install 'matplotlib>=" in result.stderr
 
 
 def test_a_profile_names_every_op_of_both_steps(tmp_path: Path) -> None:

@@ -48,11 +48,24 @@ def test_reading(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("a,b\n1,2\n", ":1: lacks the columns TIMESTAMP, ContextTokens, GeneratedTokens"),
-        (HEAD, "holds no arrival after the first 0"),
-        (HEAD + "yesterday,1,2\n", ":2: "),
-        (HEAD + "2023-11-16 18:15:46,1\n", ":2: "),
-        (HEAD + "2023-11-16 18:15:46,1,-2\n", ":2: goes back in time, or has a length beyond reason"),
-        (HEAD + "2023-11-16 18:15:46,1,2\n2023-11-16 18:15:45,1,2\n", ":3: goes back in time"),
+        ("", ":1: is empty; the first line names the columns TIMESTAMP"),
+        (
+            HEAD.replace(",", ";"),
+            ":1: lacks the columns TIMESTAMP, ContextTokens, GeneratedTokens: columns are",
+        ),
+        (HEAD, "t.csv: holds no arrival"),
+        (HEAD + "yesterday,1,2\n", ":2: TIMESTAMP is no date and time: 'yesterday'"),
+        (HEAD + "2023-11-16 18:15:46,1\n", ":2: GeneratedTokens is missing"),
+        (HEAD + "2023-11-16 18:15:46,,1\n", ":2: ContextTokens is missing"),
+        (
+            HEAD + "2023-11-16 18:15:46,1,-2\n",
+            ":2: GeneratedTokens must be a whole number from 0 to 16777216, got '-2'",
+        ),
+        (HEAD + "2023-11-16 18:15:46,5.0,2\n", ":2: ContextTokens must be a whole number"),
+        (HEAD + "2023-11-16 18:15:46,inf,2\n", ":2: ContextTokens must be a whole number"),
+        (HEAD + f"2023-11-16 18:15:46,{'9' * 5000},2\n", ":2: ContextTokens must be a whole number"),
+        (HEAD + f"2023-11-16 18:15:46,{'9' * 140_000},2\n", "field larger than field limit"),
+        (HEAD + "2023-11-16 18:15:46,1,2\n2023-11-16 18:15:45,1,2\n", ":3: TIMESTAMP goes back in time: 2023-11-16 18"),
     ],
 )
 def test_bad_traces_are_named(tmp_path: Path, text: str, words: str) -> None:
@@ -60,6 +73,14 @@ def test_bad_traces_are_named(tmp_path: Path, text: str, words: str) -> None:
         read_trace(write(tmp_path / "t.csv", text), 5)
     assert caught.value.field == "trace"
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_stamps_with_offsets_and_digits_of_any_number(tmp_path: Path, mark: str) -> None:
+    """The form of the public traces of 2024, and what may stand beside it."""
+    stamps = ["10 00:00:00+00:00", "10 00:00:00.009930+00:00", "10 02:00:01.5123+02:00", "10 00:00:01.512345678", "11"]
+    path = write(tmp_path / "t.csv", mark + HEAD + "".join(f"2024-05-{stamp},5,6\n" for stamp in stamps))
+    assert [arrival.at_s for arrival in read_trace(path, 9)] == [0.0, 0.00993, 1.5123, 1.512345, 86_400.0]
 
 
 def test_a_missing_trace_is_named(tmp_path: Path) -> None:
@@ -143,6 +164,7 @@ def test_the_command_compares_on_real_processes(
     ("arguments", "field"),
     [
         (("--disciplines", "mixed,best"), "disciplines"),
+        (("--disciplines", "mixed, mixed"), "disciplines: mixed is named twice"),
         (("--discipline", "voted"), "disciplines"),
         (("--plot", "x.pdf"), "plot"),
         (("--table", "/nowhere.md"), "table"),
@@ -153,4 +175,19 @@ def test_refused_before_any_work(tmp_path: Path, arguments: tuple[str, ...], fie
     trace = write(tmp_path / "t.csv", HEAD + ROWS)
     result = CliRunner().invoke(build_app(), ["bench", "trace", str(trace), *arguments])
     assert result.exit_code == 2
-    assert f"{field}:" in result.stderr
+    assert f"error: {field}" in result.stderr
+
+
+@pytest.mark.parametrize("wishes", [("--max-model-len", "100"), ("--length-scale", "1000")])
+def test_sequences_that_no_engine_holds_are_refused_before_one_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wishes: tuple[str, ...]
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("an engine was started")
+
+    monkeypatch.setattr("headrace.lab.bench.trace_bench.connect", started)
+    trace = write(tmp_path / "t.csv", HEAD + ROWS)
+    arguments = ["bench", "trace", str(trace), "-m", write_model(tmp_path / "model"), "--longest", "100000", *wishes]
+    result = CliRunner().invoke(build_app(), arguments)
+    assert result.exit_code == 2
+    assert "longest: the trace has sequences of " in result.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,8 @@ def check_plot(path: Path) -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise ConfigError("plot", "needs matplotlib: pip install 'headrace[bench]'") from None
+        command = shlex.join([sys.executable, "-m", "pip", "install", "matplotlib>=3.9"])
+        raise ConfigError("plot", f"needs matplotlib: {command}") from None
 
 
 def save_plot(report: Report, path: Path) -> None:

@@ -22,6 +22,7 @@ from .trace_file import Arrival, read_trace, scaled
 
 PERCENTILES = (50, 95, 99)
 CURVE = (5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99)
+DISCIPLINES = ("mixed", "voted", "split")
 WARM_UP = Arrival(0.0, 16, 4)
 
 
@@ -66,10 +67,27 @@ def bench_trace(
     return report.finish()
 
 
+def parse_disciplines(text: str) -> list[str]:
+    """Names separated by commas. Raises ConfigError for one that is none, or comes twice."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in DISCIPLINES:
+            raise ConfigError("disciplines", f"must be of {', '.join(DISCIPLINES)}, not {name!r}")
+        if names.count(name) > 1:
+            raise ConfigError("disciplines", f"{name} is named twice; --rounds runs each several times")
+    return names
+
+
+def require_fits(arrivals: Sequence[Arrival], most: int) -> None:
+    """Raises ConfigError when a sequence is longer than ``most`` tokens."""
+    longest = max(arrival.prompt + arrival.output for arrival in arrivals)
+    if longest > most:
+        reason = f"the trace has sequences of {longest} tokens, an engine here holds {most}"
+        raise ConfigError("longest", f"{reason}; use at most {most}")
+
+
 def contender(config: EngineConfig, discipline: str, ranks: int) -> EngineConfig:
     """The configuration with this discipline on so many ranks; split always is two engines, each in its process."""
-    if discipline not in ("mixed", "voted", "split"):
-        raise ConfigError("disciplines", f"must be of mixed, voted and split, not {discipline!r}")
     return dataclasses.replace(
         config,
         scheduler=dataclasses.replace(config.scheduler, discipline=discipline),
@@ -78,10 +96,7 @@ def contender(config: EngineConfig, discipline: str, ranks: int) -> EngineConfig
 
 
 def _run(connected: Connected, arrivals: Sequence[Arrival], ranks: int, name: str, work: TraceWork) -> Times:
-    longest = max(arrival.prompt + arrival.output for arrival in arrivals)
-    if longest > connected.facts["max_model_len"]:
-        most = connected.facts["max_model_len"]
-        raise ConfigError("longest", f"the trace has sequences of {longest} tokens, an engine here holds {most}")
+    require_fits(arrivals, connected.facts["max_model_len"])
     Drive(connected.client, [WARM_UP] * 2 * ranks, f"warm-up {name}").run(work.deadline_s)
     return Drive(connected.client, arrivals, name).run(work.deadline_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +19,12 @@ from headrace.contract.errors import ConfigError
 from headrace.lab.bench.engine_runs import without_store
 from headrace.models.sources import resolve_model
 
-from .baseline import FORMAT, Baseline, Entry, Reason, read, write
+from .baseline import FORMAT, SHIPPED, Baseline, Entry, Reason, read, write
 from .compare import Difference, compare
 from .key import Key, key_of, model_name, weights_digest
 from .lock import Lock
 from .measure import measure
-from .suite import Sample, Share, suite
+from .suite import TINY, Sample, Share, suite
 
 PARTIAL = "would be partial: a baseline holds every sample, so neither group nor rank can be given"
 
@@ -61,11 +62,11 @@ def check(config: EngineConfig, folder: Path, share: Share, candidate: Path | No
     Raises ConfigError before any work when the candidate would be partial, before measuring when there is no baseline.
     """
     share.check()
-    if candidate is not None and not share.whole:
-        raise ConfigError("candidate", PARTIAL)
+    if candidate is not None:
+        _check_candidate(candidate, folder, share)
     with _opened(config) as subject:
         path = folder / subject.key.file
-        baseline = read(path)
+        baseline = read(path, subject.key, refresh_command(config, folder))
         found = _measured(subject, share)
         if candidate is not None:
             write(candidate, _baseline(subject, found, [*baseline.history, _reason("candidate, not accepted")]))
@@ -87,13 +88,35 @@ def refresh(config: EngineConfig, folder: Path, reason: str, share: Share | None
     with _opened(config) as subject:
         path = folder / subject.key.file
         with Lock(path.with_name(f"{path.name}.lock")).held() as lock:
-            old = read(path) if path.exists() else None
+            old = read(path, subject.key, refresh_command(config, folder)) if path.exists() else None
             found = _measured(subject, share)
             lock.require()
             history = [*(old.history if old else ()), _reason(reason.strip())]
             write(path, _baseline(subject, found, history))
         differences = compare(old, found, subject.weights, share) if old else []
         return Checked(subject.key, path, len(found), len(subject.samples), differences)
+
+
+def _check_candidate(candidate: Path, folder: Path, share: Share) -> None:
+    if not share.whole:
+        raise ConfigError("candidate", PARTIAL)
+    if candidate.resolve().parent.parent in (folder.resolve(), SHIPPED.resolve()):
+        raise ConfigError("candidate", f"{candidate} lies among the baselines, which only refresh writes; name another")
+
+
+def refresh_command(config: EngineConfig, folder: Path) -> str:
+    """What to type for a baseline of exactly this key, in this folder."""
+    tiny, usual = config.model.model == f"dummy:{TINY}", EngineConfig()
+    wishes = [
+        ("--model", "" if tiny else config.model.model, usual.model.model),
+        ("--dtype", config.model.dtype, usual.model.dtype),
+        ("--backend", config.model.backend, usual.model.backend),
+        ("--kv-dtype", config.cache.kv_dtype, usual.cache.kv_dtype),
+        ("--folder", str(folder), str(SHIPPED)),
+    ]
+    given = [word for flag, value, default in wishes if value not in ("", default) for word in (flag, value)]
+    modes = ["--tiny"] * tiny + ["--free"] * (not config.runtime.deterministic)
+    return shlex.join(["headrace", "golden", "refresh", *modes, *given]) + " --reason ..."
 
 
 @contextmanager

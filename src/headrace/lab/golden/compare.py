@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -11,7 +12,7 @@ from .suite import Share
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """``what``: missing, unexpected, inputs, ids, logprobs, nll, bits or weights. Words for people."""
+    """``what``: missing, unexpected, inputs, ids, logprobs, nll, perplexity, bits or weights. Words for people."""
 
     sample: str
     what: str
@@ -33,8 +34,9 @@ def compare(baseline: Baseline, found: Mapping[str, Entry], weights: str, share:
 
 
 def _entries(name: str, old: Entry, new: Entry) -> list[Difference]:
-    if (old.inputs, old.index) != (new.inputs, new.index):
-        return [Difference(name, "inputs", f"{old.inputs} at {old.index}", f"{new.inputs} at {new.index}")]
+    if (old.inputs, old.index, old.group) != (new.inputs, new.index, new.group):
+        asked = [f"{entry.inputs} at {entry.index} of {entry.group}" for entry in (old, new)]
+        return [Difference(name, "inputs", *asked)]
     if old.ids != new.ids:
         at = _first(old.ids, new.ids)
         return [Difference(name, "ids", f"at token {at}: {old.ids[at:][:6]}", f"{new.ids[at:][:6]}")]
@@ -47,9 +49,16 @@ def _entries(name: str, old: Entry, new: Entry) -> list[Difference]:
     if old.nll != new.nll:
         perplexities = f"{old.nll} (perplexity {old.perplexity})", f"{new.nll} (perplexity {new.perplexity})"
         out.append(Difference(name, "nll", *perplexities))
+    elif not _alike(old.perplexity, new.perplexity):
+        out.append(Difference(name, "perplexity", f"{old.perplexity}", f"{new.perplexity}"))
     if not out and old.bits != new.bits:  # differences that cancel out in the sum
         out.append(Difference(name, "bits", old.bits, new.bits))
     return out
+
+
+def _alike(old: float | None, new: float | None) -> bool:
+    """The number for the reader, rounded, by an exponential of another library perhaps: the bits are the nll's."""
+    return old == new if old is None or new is None else math.isclose(old, new, rel_tol=1e-6)
 
 
 def _first(old: list[int] | list[str], new: list[int] | list[str]) -> int:

@@ -50,9 +50,12 @@ class Lock:
 
     @contextmanager
     def held(self) -> Iterator[Lock]:
-        """Never waits. Raises ConfigError naming the holder."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._take()
+        """Never waits. Raises ConfigError naming the holder, or the folder where no lock can be."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._take()
+        except OSError as error:
+            raise ConfigError("folder", f"{self._path.parent}: {error.strerror or error}") from error
         try:
             yield self
         finally:

@@ -74,6 +74,11 @@ def suite(llm: LLM, offline: bool) -> list[Sample]:
     return _cut(ids)
 
 
+def _groups() -> list[str]:
+    """Of every sample, in order."""
+    return [group for group in GROUPS for _ in range(COUNTS[group])]
+
+
 def _total() -> int:
     return sum(COUNTS[group] * LENGTHS[group] for group in GROUPS)
 
@@ -112,6 +117,9 @@ class Share:
             raise ConfigError("world", f"must be at least 1, got {self.world}")
         if not 0 <= self.rank < self.world:
             raise ConfigError("rank", f"must lie between 0 and {self.world - 1}, got {self.rank}")
+        owned = sum(self.owns(index, group) for index, group in enumerate(_groups()))
+        if not owned:
+            raise ConfigError("rank", f"{self.rank} of {self.world} owns no sample, so nothing would be compared")
 
     @property
     def whole(self) -> bool:
