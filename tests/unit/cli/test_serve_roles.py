@@ -57,7 +57,7 @@ def test_what_a_role_or_its_front_would_pass_over_is_refused(name: str, value: o
         serve_role(config, RoleFlags(role="decode", listen=HERE, hand_off=HERE), ReportFlags())
     with pytest.raises(ConfigError, match=f"^{name}: .*leave it out"):
         starter(config, RoleFlags(prefill=HERE, decode=HERE), Event())
-    starter(config, RoleFlags())
+    starter(config, RoleFlags(), Event())
 
 
 def test_what_goes_together_passes() -> None:
