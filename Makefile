@@ -1,4 +1,5 @@
-# The two commands a newcomer needs: `make run` (text from the default model) and `make test`. Both set everything up.
+# The commands a newcomer needs: `make run` (text from the default model), `make serve` (the same model over HTTP) and
+# `make test`. Each sets everything up.
 #
 #   PROMPT       what `make run` continues
 #   TORCH_INDEX  where pip takes torch from, e.g. https://download.pytorch.org/whl/cpu for a CPU-only build;
@@ -13,10 +14,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 CXX_FILES := CMakeLists.txt $(shell find csrc -name '*.cc' -o -name '*.h' -o -name '*.cmake')
 
-.PHONY: run test test-slow lint bench build cxx-test clean
+.PHONY: run serve test test-slow lint bench build cxx-test clean
 
 run: $(VENV)/.built
 	$(BIN)/headrace run "$(PROMPT)" --max-tokens 32 --temperature 0
+
+serve: $(VENV)/.serve
+	$(BIN)/headrace serve
 
 test: $(VENV)/.test cxx-test
 	$(BIN)/python scripts/steady_tests.py
@@ -67,6 +71,10 @@ $(VENV)/.torch: $(VENV)/.tools
 
 $(VENV)/.built: $(VENV)/.torch pyproject.toml $(CXX_FILES)
 	$(PIP) install --no-build-isolation -Cbuild-dir=build/py -e .
+	touch $@
+
+$(VENV)/.serve: $(VENV)/.built
+	$(PIP) install --no-build-isolation -Cbuild-dir=build/py -e ".[serve]"
 	touch $@
 
 # The extras that tests promise to run with; `make run` needs none of them. xgrammar asks for triton, which is large

@@ -1,11 +1,12 @@
 """What skipping the decoder half of a long prompt saves, and what it costs, on one DeepSeek-V4.1 checkpoint.
 
-    .venv/bin/python scripts/v41_truncation.py --model DIR --tokens 2048 --keep 140,256,512
+    .venv/bin/python scripts/v41_truncation.py --model DIR --tokens 2048,4096,8192,16000 --keep 140,512
 
-One prompt of random ids, then some more ids fed one by one as if they had been generated. Per value of ``keep``: rows
-that decoder layers computed, user time of the prompt against that of computing everything (which runs before and
-after), the largest logit difference at the prompt's end, and the perplexity of the ids that follow, as a ratio.
-``--model dummy:config.json`` measures a shape.
+Per number of tokens one prompt of random ids, then some more ids fed one by one as if they had been generated. Per
+value of ``keep``: rows that decoder layers computed, user time of the prompt against that of computing everything
+(which runs before and after), the largest logit difference at the prompt's end, and the perplexity of the ids that
+follow, as a ratio.
+``--model dummy:config.json`` measures a shape; ``--table`` writes the table into a document, between its markers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from torch import Tensor
 
 from headrace.api.launch import open_tokenizer, token_map_of
 from headrace.kernels.resolve import resolve_ops
+from headrace.lab.bench.documents import check_text, insert_text
+from headrace.lab.bench.machine import describe, machine_facts
 from headrace.models.context import ForwardContext, GroupIndex
 from headrace.models.deepseek_v41.forward import V41Model
 from headrace.models.deepseek_v41.truncation import BACKTRACKING, COMPACT, Truncation, exact_keep
@@ -31,6 +34,7 @@ from headrace.models.weights import open_checkpoint
 from headrace.worker.kv_tensors import allocate_kv
 
 BLOCK = 128
+MARKER = "v41 truncation"
 FOLLOWING = 16
 
 
@@ -38,6 +42,7 @@ FOLLOWING = 16
 class Row:
     """One line of the table."""
 
+    tokens: int
     keep: int
     decoder_rows: int
     time_ratio: float
@@ -107,7 +112,7 @@ def compare(model: V41Model, tokens: int, keeps: list[int]) -> list[Row]:
         ratio = part.user_s / ((whole.user_s + again.user_s) / 2)
         difference = float((part.last - whole.last).abs().max())
         perplexity = float(torch.tensor(whole.mean_logprob - part.mean_logprob).exp())
-        rows.append(Row(keep, part.decoder_rows, ratio, difference, perplexity))
+        rows.append(Row(tokens, keep, part.decoder_rows, ratio, difference, perplexity))
         whole = again
     return rows
 
@@ -115,10 +120,13 @@ def compare(model: V41Model, tokens: int, keeps: list[int]) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--tokens", type=int, default=2048)
+    parser.add_argument("--tokens", default="2048")
     parser.add_argument("--keep", default="")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--table", type=Path, help="document to write the table into")
     args = parser.parse_args()
+    if args.table is not None:
+        check_text(args.table, MARKER)
     torch.set_num_threads(1)
     source = resolve_model(args.model, offline=True)
     checkpoint = open_checkpoint(Path(source.path), dummy_seed=0 if source.dummy else None)
@@ -130,16 +138,23 @@ def main() -> None:
         exact_keep(model.config),
     ]
     with torch.inference_mode():
-        rows = compare(model, args.tokens, keeps)
+        rows = [row for tokens in args.tokens.split(",") for row in compare(model, int(tokens), keeps)]
     if args.json:
         print(json.dumps([asdict(row) for row in rows]))
         return
-    print("| keep | decoder rows | time | largest logit difference | perplexity |\n|---|---|---|---|---|")
+    print(table(rows))
+    if args.table is not None:
+        measured = f"Measured on: {describe(machine_facts())}; model {source.name}."
+        insert_text(args.table, MARKER, f"{measured}\n\n{table(rows)}\n")
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| tokens | keep | decoder rows | time | largest logit difference | perplexity |"]
+    lines.append("|---:|---:|---:|---:|---:|---:|")
     for r in rows:
-        print(
-            f"| {r.keep} | {r.decoder_rows} of {args.tokens} | {r.time_ratio:.2f} | {r.logit_difference:.2g} "
-            f"| {r.perplexity_ratio:.4f} |"
-        )
+        figures = f"{r.time_ratio:.2f} | {r.logit_difference:.2g} | {r.perplexity_ratio:.4f}"
+        lines.append(f"| {r.tokens} | {r.keep} | {r.decoder_rows} | {figures} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -53,6 +53,11 @@ struct StepPlan {
   std::int32_t num_running = 0;
   std::int32_t num_waiting = 0;
 
+  void reserve(std::size_t slices, std::size_t groups) {
+    seq_ids.reserve(slices), num_scheduled.reserve(slices), num_computed.reserve(slices), num_tokens.reserve(slices);
+    num_drafts.reserve(slices), samples.reserve(slices), clips.reserve(slices);
+    block_starts.reserve(slices * groups), block_offsets.reserve(slices * groups + 1);
+  }
   std::int32_t total_tokens() const {
     std::int32_t total = 0;
     for (const std::int32_t q : num_scheduled) total += q;

@@ -151,6 +151,7 @@ StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
   plan.num_waiting = static_cast<std::int32_t>(num_waiting());
   if (decision.slices.empty() && !options.companion) return plan;
   plan.step = next_step_++;
+  plan.reserve(decision.slices.size(), static_cast<std::size_t>(allocator_.num_groups()));
   for (const Slice& slice : decision.slices) write_slice(slice, plan);
   plan.dropped = std::move(dropped_);
   dropped_.clear();
@@ -213,15 +214,16 @@ Finish Scheduler::ended(const Sequence& seq, Token token) const {
   return full ? Finish::kLength : Finish::kNone;
 }
 
-std::vector<Token> Scheduler::append(Sequence& seq, std::span<const Token> tokens, Finish* finish) const {
-  std::vector<Token> kept;
+std::int32_t Scheduler::append(Sequence& seq, std::span<const Token> tokens, Finish* finish,
+                               std::vector<Token>& emitted) const {
+  const std::size_t before = emitted.size();
   for (const Token token : tokens) {
     seq.tokens.push_back(token);
-    kept.push_back(token);
+    emitted.push_back(token);
     *finish = ended(seq, token);
     if (*finish != Finish::kNone) break;
   }
-  return kept;
+  return static_cast<std::int32_t>(emitted.size() - before);
 }
 
 // The sequence a slice was planned for, if it still waits for this very result. A sequence that has ended is gone,
@@ -234,7 +236,7 @@ Sequence* Scheduler::waits_for(const Planned& planned, StepId step) const {
 }
 
 Scheduler::Emission Scheduler::absorb(const Planned& planned, StepId step, std::int32_t num_valid,
-                                      std::span<const Token> tokens) {
+                                      std::span<const Token> tokens, std::vector<Token>& emitted) {
   Emission out;
   Sequence* found = waits_for(planned, step);
   if (!found) return out;
@@ -244,12 +246,12 @@ Scheduler::Emission Scheduler::absorb(const Planned& planned, StepId step, std::
   if (flight.stale) {
     const bool deliver = seq.stale_mode == StaleMode::kDeliver;
     out.outcome = deliver ? Outcome::kDelivered : Outcome::kDropped;
-    if (deliver) out.tokens = append(seq, tokens, &out.finish);
-    seq.ledger.drain(flight.q, static_cast<std::int32_t>(out.tokens.size()), seq.stale_mode);
+    const std::int32_t count = deliver ? append(seq, tokens, &out.finish, emitted) : 0;
+    seq.ledger.drain(flight.q, count, seq.stale_mode);
   } else {
     out.outcome = Outcome::kCommitted;
-    out.tokens = append(seq, tokens, &out.finish);
-    seq.ledger.commit(flight.q, num_valid, flight.promised, static_cast<std::int32_t>(out.tokens.size()));
+    const std::int32_t count = append(seq, tokens, &out.finish, emitted);
+    seq.ledger.commit(flight.q, num_valid, flight.promised, count);
     allocator_.name_blocks(seq, std::min(seq.ledger.num_valid(), seq.ledger.num_tokens()));
     seal(seq);
   }
@@ -263,13 +265,13 @@ CommitResult Scheduler::commit(StepId id, std::span<const std::int32_t> num_vali
   const Step done = std::move(steps_.front());
   steps_.pop_front();
   CommitResult result;
+  result.reserve(done.slices.size());
   for (std::size_t i = 0; i < done.slices.size(); ++i) {
     const auto row = tokens.subspan(offsets[i], offsets[i + 1] - offsets[i]);
-    const Emission emission = absorb(done.slices[i], id, num_valid[i], row);
+    const Emission emission = absorb(done.slices[i], id, num_valid[i], row, result.tokens);
     result.seq_ids.push_back(done.slices[i].id);
     result.outcomes.push_back(static_cast<std::uint8_t>(emission.outcome));
     result.finishes.push_back(static_cast<std::uint8_t>(emission.finish));
-    result.tokens.insert(result.tokens.end(), emission.tokens.begin(), emission.tokens.end());
     result.offsets.push_back(static_cast<std::int32_t>(result.tokens.size()));
   }
   return result;
@@ -299,8 +301,9 @@ std::vector<SeqId> Scheduler::fail(StepId id) {
   void_steps_in_flight();
   steps_.pop_front();
   std::vector<SeqId> alive;
+  std::vector<Token> nothing;
   for (const Planned& planned : failed.slices)
-    if (absorb(planned, id, 0, {}).outcome != Outcome::kGone) alive.push_back(planned.id);
+    if (absorb(planned, id, 0, {}, nothing).outcome != Outcome::kGone) alive.push_back(planned.id);
   return alive;
 }
 

@@ -50,6 +50,11 @@ struct CommitResult {
   std::vector<std::uint8_t> finishes;
   std::vector<std::int32_t> offsets{0};
   std::vector<Token> tokens;
+
+  void reserve(std::size_t slices) {
+    seq_ids.reserve(slices), outcomes.reserve(slices), finishes.reserve(slices);
+    offsets.reserve(slices + 1), tokens.reserve(slices);
+  }
 };
 
 struct Stats {
@@ -93,8 +98,9 @@ class Scheduler {
   // Phased engines only. Throws InvalidField.
   void fork(SeqId parent, SequenceSpec spec);
   // Gives a waiting sequence that was prefilled elsewhere its blocks, for all tokens but the last, and makes it
-  // prompted but not ready: fill them, then set_ready. False (no change) while blocks are missing. `from_cache`: it
-  // begins with what the pool holds of it, and its next steps compute the rest, as far as others leave them room.
+  // prompted but not ready: fill them, then set_ready. False (no change) while max_seqs hold blocks already, or it
+  // and they could not all run to their ends. `from_cache`: it begins with what the pool holds of it, and its next
+  // steps compute the rest, as far as others leave them room.
   bool place(SeqId id, bool from_cache = false);
   // Per draft: acceptance given that all before it were accepted. For the next step only. Throws InvalidField.
   void set_confidences(SeqId id, std::vector<double> confidences);
@@ -148,7 +154,6 @@ class Scheduler {
   struct Emission {
     Outcome outcome = Outcome::kGone;
     Finish finish = Finish::kNone;
-    std::vector<Token> tokens;
   };
 
   void check(const SequenceSpec& spec) const;
@@ -162,12 +167,16 @@ class Scheduler {
   std::optional<Ignored> verdict(const Sequence& seq) const;
   void sweep();
   std::vector<Sequence*> holding() const;
+  std::int64_t most_blocks(const Sequence& seq) const;
+  bool lasts_beside_others(const Sequence& seq) const;
   void preempt(Sequence& seq, StaleMode mode, StepPlan* plan);
   void settle(const Slice& slice, Step& step);
   void write_slice(const Slice& slice, StepPlan& plan);
   void write_blocks(Sequence& seq, StepPlan& plan);
-  Emission absorb(const Planned& planned, StepId step, std::int32_t num_valid, std::span<const Token> tokens);
-  std::vector<Token> append(Sequence& seq, std::span<const Token> tokens, Finish* finish) const;
+  // What the sequence takes over of `tokens` is added to `emitted`; append returns how many.
+  Emission absorb(const Planned& planned, StepId step, std::int32_t num_valid, std::span<const Token> tokens,
+                  std::vector<Token>& emitted);
+  std::int32_t append(Sequence& seq, std::span<const Token> tokens, Finish* finish, std::vector<Token>& emitted) const;
   Finish ended(const Sequence& seq, Token token) const;
   void retire(Sequence& seq);
   void seal(Sequence& seq);

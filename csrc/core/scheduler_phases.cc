@@ -92,13 +92,35 @@ void Scheduler::fork(SeqId parent_id, SequenceSpec spec) {
   queues_.push_prompted(&child);
 }
 
+// Blocks that a sequence will hold at most. One that came with its KV holds all of them until its first step, whatever
+// its windows have passed.
+std::int64_t Scheduler::most_blocks(const Sequence& seq) const {
+  const Limits& limits = config_.limits;
+  const std::int32_t end = seq.length_limit(limits.max_model_len) + limits.lookahead;
+  const std::int64_t peak = allocator_.peak_blocks(end, limits.most_in_flight());
+  if (seq.status == Status::kRunning) return peak;
+  return std::max(peak, std::int64_t{allocator_.num_groups()} *
+                            ceil_div(seq.ledger.num_tokens() + limits.lookahead, allocator_.block_size()));
+}
+
+// Whether `seq` and everyone who holds blocks can all run to their ends: here nobody is recomputed, so whoever would
+// have to give way would be lost.
+bool Scheduler::lasts_beside_others(const Sequence& seq) const {
+  const std::vector<Sequence*> others = holding();
+  if (others.empty()) return true;
+  if (others.size() >= static_cast<std::size_t>(config_.limits.max_seqs)) return false;
+  std::int64_t total = most_blocks(seq);
+  for (const Sequence* other : others) total += most_blocks(*other);
+  return total <= allocator_.pool().num_blocks();
+}
+
 bool Scheduler::place(SeqId id, bool from_cache) {
   const auto it = sequences_.find(id);
   if (it == sequences_.end() || it->second->status != Status::kWaiting || it->second->spec.outputs.empty() ||
       it->second->num_preemptions > 0)
     throw InvalidField("id", std::to_string(id) + " is not a waiting sequence that was prefilled elsewhere");
   Sequence& seq = *it->second;
-  if (verdict(seq)) return false;  // the next plan ends it
+  if (verdict(seq) || !lasts_beside_others(seq)) return false;  // the next plan ends what can never be served
   const Limits& limits = config_.limits;
   const Hit hit = from_cache ? allocator_.find_hit(seq) : Hit{};
   const Hit* taken = from_cache ? &hit : nullptr;

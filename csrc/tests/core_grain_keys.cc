@@ -63,4 +63,9 @@ TEST(crc32c_known_values_and_both_ways_agree) {
   for (std::size_t size = 0; size < 64; ++size)
     CHECK_EQ(crc32c(text.data() + size, size), crc32c_by_table(text.data() + size, size));
   CHECK_EQ(crc32c(text.data() + 500, 500, crc32c(text.data(), 500)), crc32c_by_table(text.data(), 1000));
+  std::vector<std::uint8_t> longer(20000);
+  for (std::size_t i = 0; i < longer.size(); ++i) longer[i] = static_cast<std::uint8_t>(i * i >> 3 ^ i);
+  for (const std::size_t size : {3071, 3072, 3073, 6143, 6144, 9999, 19993})  // around whole lanes
+    for (const std::uint32_t before : {0u, 0x12345678u})
+      CHECK_EQ(crc32c(longer.data() + 3, size, before), crc32c_by_table(longer.data() + 3, size, before));
 }

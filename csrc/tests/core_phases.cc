@@ -375,28 +375,46 @@ TEST(phases_forks_are_checked) {
   CHECK_EQ(driver.core.num_unfinished(), 1u);
 }
 
-TEST(phases_completion_takes_over_and_never_recomputes) {
+TEST(phases_completion_takes_over_what_can_run_to_its_end) {
   Driver driver(phased(Role::kCompletion, 7));
   CHECK_EQ(refusal([&] { driver.core.add(spec_of(1, prompt_of(6))); }), std::string("outputs"));
   for (SeqId id : {1, 2}) {
     SequenceSpec spec = spec_of(id, prompt_of(6, 10 * id), 14);
     spec.outputs = {token_at(id, 6)};
     driver.core.add(spec);
-    CHECK(driver.core.place(id));
-    CHECK_EQ(driver.core.find(id)->blocks[0].size(), 2u);
+    CHECK_EQ(driver.core.place(id), id == 1);  // five blocks each at the end: the second has to wait for the first
   }
+  CHECK_EQ(driver.core.find(1)->blocks[0].size(), 2u);
   CHECK_EQ(refusal([&] { driver.core.place(1); }), std::string("id"));
-  CHECK(!driver.plan(kDecode));  // their KV is still on its way
-  driver.core.set_ready(1, true), driver.core.set_ready(2, true);
+  CHECK(!driver.plan(kDecode));  // its KV is still on its way
+  driver.core.set_ready(1, true);
   step(driver, kDecode);
-  CHECK_EQ(driver.last.num_computed, (Ints{6, 6}));
-  while (driver.core.num_running() == 2) step(driver, kDecode);
-  const auto ignored = driver.core.take_ignored();
-  CHECK_EQ(ignored.size(), 1u);
-  CHECK(ignored[0].second == Ignored::kPreempted);
+  CHECK_EQ(driver.last.num_computed, (Ints{6}));
+  while (driver.core.num_running() == 1) {
+    CHECK(!driver.core.place(2));
+    step(driver, kDecode);
+  }
+  CHECK(driver.core.place(2));
+  driver.core.set_ready(2, true);
   while (driver.plan(kDecode)) driver.commit();
+  CHECK(driver.core.take_ignored().empty());
+  CHECK_EQ(driver.core.stats().preemptions, 0);
   CHECK_EQ(driver.core.num_unfinished(), 0u);
   CHECK_EQ(driver.core.allocator().pool().num_used(), 0);
+}
+
+TEST(phases_completion_places_no_more_than_may_run_at_once) {
+  SchedulerConfig config = phased(Role::kCompletion, 60);
+  config.limits.max_seqs = 2;
+  Driver driver(config);
+  for (SeqId id : {1, 2, 3}) {
+    SequenceSpec spec = spec_of(id, prompt_of(6, 10 * id), 4);
+    spec.outputs = {token_at(id, 6)};
+    driver.core.add(spec);
+    CHECK_EQ(driver.core.place(id), id < 3);
+  }
+  driver.core.finish(1);
+  CHECK(driver.core.place(3));
 }
 
 TEST(phases_what_came_without_all_its_kv_computes_the_rest_beside_others) {

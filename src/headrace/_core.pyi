@@ -292,7 +292,7 @@ class Scheduler:
 
     def place(self, id: int, from_cache: bool = False) -> bool:
         """
-        Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing. from_cache: what the pool does not hold of it is computed in decode steps.
+        Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while it could not run to its end beside the others. from_cache: what the pool does not hold of it is computed in decode steps.
         """
 
     def set_confidences(self, id: int, confidences: Sequence[float]) -> None: ...

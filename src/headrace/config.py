@@ -100,6 +100,16 @@ class GroupConfig:
 
     data_parallel_size: int = 1
     """Ranks: engines in processes of their own, which share this machine's threads and KV memory evenly."""
+    tensor_parallel_size: int = 1
+    """Processes that share every matrix of a dense model and its KV; all run every step."""
+    expert_parallel: bool = False
+    """Spread a mixture's experts over the ranks; rows travel to them. Needs the voted discipline."""
+    expert_spares: int = 1
+    """Slots beyond one per expert, for copies of the busiest; rounded up so that all divide by the ranks."""
+    rebalance_interval: int = 1000
+    """Steps between two placements of experts; 0: they stay where they are."""
+    rebalance_window: int = 100
+    """Latest steps whose tokens a placement is made for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
 MAX_THREADS = 1024  # what the kernels' pool takes
 MAX_RANKS = 64
+MAX_SPARES = 1024
+MAX_WINDOW = 10_000  # steps; each takes 8 bytes per layer and expert
 MAX_WAIT_S = 86_400.0  # a day; the clocks below overflow long before infinity
 
 
@@ -128,3 +130,34 @@ def _check_disciplines(config: EngineConfig) -> None:
     split_alone = limits.discipline != "split" or size == 1
     _require(split_alone, "data_parallel_size", "the split discipline has two engines of its own; leave it out")
     _require(1 <= size <= MAX_RANKS, "data_parallel_size", f"must lie between 1 and {MAX_RANKS}")
+    _check_experts(config)
+    _check_tensor(config)
+
+
+def _check_tensor(config: EngineConfig) -> None:
+    name, size = "tensor_parallel_size", config.group.tensor_parallel_size
+    _require(1 <= size <= MAX_RANKS, name, f"must lie between 1 and {MAX_RANKS}")
+    if size == 1:
+        return
+    _require(config.group.data_parallel_size == 1, name, "does not go with data_parallel_size")
+    _require(config.scheduler.discipline != "split", name, "does not go with the split discipline")
+    _require(config.speculation.speculation == "none", name, "does not go with speculation")
+    words = "does not go with a KV store: blocks of a rank hold its heads only"
+    _require(config.cache.kv_store in ("auto", "off"), name, words)
+
+
+def _check_experts(config: EngineConfig) -> None:
+    group = config.group
+    _require(0 <= group.expert_spares <= MAX_SPARES, "expert_spares", f"must lie between 0 and {MAX_SPARES}")
+    _require(group.rebalance_interval >= 0, "rebalance_interval", "must not be negative")
+    _require(1 <= group.rebalance_window <= MAX_WINDOW, "rebalance_window", f"must lie between 1 and {MAX_WINDOW}")
+    late = group.rebalance_interval in range(1, group.rebalance_window)
+    _require(not late, "rebalance_window", "must not exceed rebalance_interval: steps are forgotten in between")
+    if not group.expert_parallel:
+        return
+    shared = "ranks wait for each other's rows inside a step"
+    voted = config.scheduler.discipline == "voted"
+    _require(voted, "expert_parallel", f"{shared}: it needs the voted discipline")
+    _require(group.data_parallel_size > 1, "expert_parallel", "needs a data_parallel_size of 2 or more")
+    drafts = config.speculation.speculation != "none" and config.speculation.speculation_guard
+    _require(not drafts, "expert_parallel", f"{shared}: no rank can measure what its drafts cost (speculation_guard)")

@@ -82,6 +82,19 @@ def test_drafts_by_heads_behind_a_picture(cold: list[Any]) -> None:
         assert bits(llm.generate(prompt(1), GREEDY)[0])[0] == cold[0][0]
 
 
+def test_a_conversation_shows_them_too() -> None:
+    """Parts of a content, as arrays and as the server takes them, against the same prompt written by hand."""
+    text, words = "<｜deepseek_image｜>\nWhat is it?", {"type": "text", "text": "What is it?"}
+    part = {"type": "image", "image": noise(1)}
+    with LLM("v41-mini", kv_memory=32 << 20, max_model_len=256) as llm:
+        [expected] = llm.generate({"prompt": text, "images": [noise(1)]}, GREEDY)
+        [found] = llm.chat([{"role": "user", "content": [part, words]}], GREEDY)
+        assert bits(found) == bits(expected)
+        for bad, field in (({"type": "image_url", "image_url": {"url": "http://x"}}, r"image_url"), ({"type": 5}, "")):
+            with pytest.raises(InvalidRequest, match=rf"^messages\[0\]\.content\[1\]\.?{field}: "):
+                llm.chat([{"role": "user", "content": [part, bad]}], GREEDY)
+
+
 def test_a_model_without_eyes_refuses_pictures(tmp_path: Path) -> None:
     config = dict(tiny_models.CONFIGS["llama"])
     path = tiny_models.write_directory(tmp_path, config, tiny_models.random_tensors(config))

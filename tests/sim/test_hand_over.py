@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from random import Random
 
@@ -133,18 +134,60 @@ def test_a_full_port_holds_the_prompt_engine_back_and_then_ends_requests() -> No
     both.assert_empty()
 
 
-def test_one_that_finds_no_room_in_time_ends_and_others_go_on() -> None:
+def test_one_waits_for_room_as_long_as_the_taker_gets_on() -> None:
     both = Stepped(LocalHandOff(patience_s=0.05), num_blocks=12)
     both.prompt.submit(ask("long", [1] * 20, 16))
+    both.tick(2, 2)
+    both.prompt.submit(ask("wide", [2] * 30, 5))
+    both.tick(3, 1)
+    for _ in range(20):
+        both.clock.now += 0.04
+        both.tick()
+    assert both.tokens("long") == expected([1] * 20, 16)
+    assert both.tokens("wide") == expected([2] * 30, 5)
+    assert {both.end(name).finish_reason for name in ("long", "wide")} == {"length"}
+    both.assert_empty()
+
+
+def test_one_that_finds_no_room_beside_a_taker_that_stands_still_ends() -> None:
+    both = Stepped(LocalHandOff(patience_s=0.05), num_blocks=12)
+    both.completion.worker.write_blocks = lambda *_: Future()  # its KV never comes: it holds its blocks and never runs
+    both.prompt.submit(ask("stuck", [1] * 20, 16))
     both.tick(2, 2)
     both.prompt.submit(ask("wide", [2] * 30, 5))
     both.tick(3, 2)
     both.clock.now = 0.06
     both.tick()
     assert both.end("wide").error == "no room for it within 0.05 s"
-    both.tick(completion=30)
-    assert both.tokens("long") == expected([1] * 20, 16)
+
+
+@pytest.mark.parametrize(("max_seqs", "num_blocks"), [(1, 300), (3, 300), (64, 12), (64, 30)])
+def test_nobody_is_lost_to_a_full_engine_or_pool(max_seqs: int, num_blocks: int) -> None:
+    both, names = Stepped(max_seqs=max_seqs, num_blocks=num_blocks), [f"r{i}" for i in range(24)]
+    for name in names:
+        both.prompt.submit(ask(name, [1, 2, 3], 30))
+    turns = 0
+    while not (both.prompt.quiet and both.completion.quiet) and turns < 3000:
+        both.clock.now += 1.0
+        both.tick()
+        turns += 1
+    assert {both.end(name).finish_reason for name in names} == {"length"}
+    assert all(both.tokens(name) == expected([1, 2, 3], 30) for name in names)
+    assert both.completion.core.num_preemptions == 0
     both.assert_empty()
+
+
+def test_the_giver_waits_for_a_taker_that_gets_on_and_for_no_other() -> None:
+    both = Stepped(LocalHandOff(capacity=1, patience_s=0.05), max_seqs=1)
+    for name in ("a", "b", "c", "d"):
+        both.prompt.submit(ask(name, [1, 2, 3], 10))
+    for _ in range(10):
+        both.clock.now += 0.02
+        both.tick()
+    assert not [delta for delta in both.deltas if delta.error]
+    both.clock.now += 0.06
+    both.tick(completion=0)
+    assert both.end("d").error == "no completion engine took it within 0.05 s"
 
 
 @pytest.mark.parametrize("turns", range(6))

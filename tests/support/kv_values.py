@@ -66,6 +66,12 @@ class FaultyDisk(Disk):
         self._may("read")
         return super().read_into(fd, buffer if self.short is None else buffer[: self.short], offset)
 
+    def reserve(self, path: Path, size: int) -> None:
+        if self.full_after is not None and self.full_after < size:
+            path.touch()
+            raise OSError(errno.ENOSPC, "scripted: full")
+        super().reserve(path, size)
+
     def truncate(self, fd: int, size: int) -> None:
         self._may("truncate")
         super().truncate(fd, size)

@@ -152,7 +152,8 @@ void bind_scheduler(nb::module_& m) {
       .def("fork", &fork, "parent"_a, "id"_a, "prompt"_a.noconvert(), "outputs"_a,
            "A sequence that goes on from what `parent` has computed. Raises InvalidField.")
       .def("place", &Scheduler::place, "id"_a, "from_cache"_a = false,
-           "Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while blocks are missing. "
+           "Blocks for a sequence prefilled elsewhere; fill them, then set_ready. False while it "
+           "could not run to its end beside the others. "
            "from_cache: what the pool does not hold of it is computed in decode steps.")
       .def("set_confidences", &Scheduler::set_confidences, "id"_a, "confidences"_a)
       .def("set_cost", &Scheduler::set_cost, "cost"_a)

@@ -14,23 +14,26 @@ import msgspec
 
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
+from headrace.contract.picture import Eyes
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import StepCost
 from headrace.engine.client import EngineClient
+from headrace.engine.starting import Flag
 
 from .assembly import Assembly
+from .chat_pictures import chat_prompt
 from .connect import connect
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
-from .text.chat import encode_chat
 from .text.tokenizer import Tokenizer
 
 
 class AsyncLLM:
     """``async for output in llm.generate(prompt, params)``: each output is the state so far, the last is finished.
 
-    Leaving the loop early, or cancelling it, aborts the request in the engine.
+    Leaving the loop early, or cancelling it, aborts the request in the engine. ``give_up``: an event that, once set,
+    ends the wait for engines in other processes (EngineDead).
     """
 
     def __init__(
@@ -39,19 +42,20 @@ class AsyncLLM:
         *,
         own_process: bool = False,
         config: EngineConfig | None = None,
+        give_up: Flag | None = None,
         **settings: Any,
     ) -> None:
         if config is None:
             config = resolve({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
-        connected = connect(config, own_process=own_process)
+        connected = connect(config, own_process=own_process, give_up=give_up)
         self._connect_to(connected.client, connected.tokenizer, connected.facts)
 
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
-        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``; ``deterministic`` and
-        ``step_cost`` where they are known."""
+        """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``; ``deterministic``,
+        ``step_cost`` and ``eyes`` where they are known."""
         llm = cls.__new__(cls)
         llm._connect_to(client, tokenizer, facts)
         return llm
@@ -64,7 +68,10 @@ class AsyncLLM:
         cost = facts.get("step_cost")
         self.step_cost = None if cost is None else msgspec.convert(cost, StepCost)
         deterministic = bool(facts.get("deterministic"))
-        self._preparer = Preparer(tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic)
+        self.eyes = None if facts.get("eyes") is None else Eyes(**facts["eyes"])
+        self._preparer = Preparer(
+            tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic, eyes=self.eyes
+        )
         self._live: set[str] = set()
 
     def prepare(
@@ -107,7 +114,7 @@ class AsyncLLM:
         """Answers a conversation through the model's chat template; as ``generate``."""
         if self.tokenizer is None:
             raise InvalidRequest("messages", "this model has no tokenizer")
-        prompt = {"prompt_token_ids": encode_chat(self.tokenizer, messages, context=self.max_model_len)}
+        prompt = chat_prompt(self.tokenizer, self.eyes, messages, self.max_model_len)
         async for output in self.generate(prompt, sampling_params):
             yield output
 

@@ -12,6 +12,7 @@ from typing import Any
 from headrace.config import EngineConfig
 from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.process import ProcessClient
+from headrace.engine.starting import Flag
 from headrace.models.sources import resolve_model
 
 from .determinism import settle
@@ -30,11 +31,16 @@ class Connected:
 
 
 def connect(
-    config: EngineConfig, *, own_process: bool, progress: Callable[[str, int, int], None] | None = None
+    config: EngineConfig,
+    *,
+    own_process: bool,
+    progress: Callable[[str, int, int], None] | None = None,
+    give_up: Flag | None = None,
 ) -> Connected:
     """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own.
 
     ``progress``: as ``launch`` has it; of engines in processes of their own it hears "start" and how many.
+    ``give_up``: set when there is no sense in waiting for them any more.
     """
     settle(config)  # refused here, before a process is started for nothing
     told = {"deterministic": config.runtime.deterministic}
@@ -53,20 +59,20 @@ def connect(
     source = resolve_model(config.model.model, progress=on_pull, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     if grouped or split:
-        client, facts = _start_several(config, progress)
+        client, facts = _start_several(config, progress, give_up)
         return Connected(client, tokenizer, facts | told)
-    alone = ProcessClient(build_alone, asdict(config))
+    alone = ProcessClient(build_alone, asdict(config), give_up=give_up)
     return Connected(alone, tokenizer, alone.info | told)
 
 
 def _start_several(
-    config: EngineConfig, progress: Callable[[str, int, int], None] | None
+    config: EngineConfig, progress: Callable[[str, int, int], None] | None, give_up: Flag | None
 ) -> tuple[EngineClient, dict[str, Any]]:
     size = config.group.data_parallel_size
     grouped, count = size > 1, max(2, size)
     if progress is not None:
         progress("start", 0, count)
-    client, facts = connect_group(config) if grouped else connect_pair(config)
+    client, facts = connect_group(config, give_up) if grouped else connect_pair(config, give_up)
     if progress is not None:
         progress("start", count, count)
     return client, facts

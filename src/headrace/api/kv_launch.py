@@ -16,13 +16,16 @@ from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
+from headrace.kv.mooncake import MooncakeStore, open_mooncake
 from headrace.kv.objects import ObjectStore, open_bucket
 from headrace.kv.place import (
     DEFAULT_BYTES,
+    MOONCAKE,
     OFF,
     default_folder,
     is_address,
     is_bucket,
+    is_mooncake,
     is_striped,
     settle_capacity,
     striped_places,
@@ -74,6 +77,8 @@ def _require_packages(wish: str) -> None:
     places = striped_places(wish) if is_striped(wish) else [wish]
     if is_striped(wish) and find_spec("pyeclib") is None:
         raise ConfigError("kv_store", f"{wish} needs pyeclib: pip install 'headrace[striped]'")
+    if is_mooncake(wish) and find_spec("mooncake") is None:
+        raise ConfigError("kv_store", f"{wish} needs mooncake: pip install 'headrace[mooncake]'")
     if any(map(is_bucket, places)) and find_spec("obstore") is None:
         raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
 
@@ -95,7 +100,7 @@ def open_connector(
     specs = record_specs(layout, kv_format(config))
 
     secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
-    elsewhere = is_address(place) or is_bucket(place) or is_striped(place)
+    elsewhere = is_address(place) or is_bucket(place) or is_striped(place) or is_mooncake(place)
     folder = default_folder(env.cache_dir()) if elsewhere else Path(place).expanduser()
 
     def open_store() -> OpenStore:
@@ -123,7 +128,9 @@ def open_connector(
 
 
 def _at(config: EngineConfig, place: str, space: bytes) -> ObjectStore | LocalStore:
-    """The store in a bucket or a folder."""
+    """The store in a bucket, a Mooncake Store or a folder."""
+    if is_mooncake(place):
+        return MooncakeStore(open_mooncake(place.removeprefix(MOONCAKE), config.cache.kv_store_size), space[:16])
     if is_bucket(place):
         return ObjectStore(open_bucket(place), space[:16])
     folder = Path(place).expanduser()

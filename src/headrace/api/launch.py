@@ -29,8 +29,8 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
 from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
-from headrace.models.context import HasEyes, Model
-from headrace.models.registry import load_model, require_memory
+from headrace.models.context import HasEyes, Model, SharesExperts
+from headrace.models.registry import Share, load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.launch_guard import LaunchGuard
@@ -45,7 +45,9 @@ from headrace.worker.worker import Worker
 from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
 from .kv_launch import open_connector, store_place
+from .seats import ExpertSeat
 from .speculation import most_logits, open_speculation
+from .tensor_team import Team, opened_team
 from .text.engram_map import engram_map
 from .text.tokenizer import Tokenizer, load_tokenizer
 
@@ -85,26 +87,38 @@ class Launched:
 
 
 def launch(
-    config: EngineConfig, *, progress: Progress | None = None, meet: Callable[[], Collective] | None = None
+    config: EngineConfig,
+    *,
+    progress: Progress | None = None,
+    meet: Callable[[], Collective] | None = None,
+    experts: ExpertSeat | None = None,
 ) -> Launched:
     """Resolves, loads, sizes and connects. Raises ConfigError, ModelError or PullError before serving anything.
 
-    ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to.
+    ``meet`` gives a rank of a voted group what it votes over; called last, when this rank is ready to. ``experts``:
+    it holds some of the model's experts only.
     """
     if config.scheduler.discipline == "split":
         raise ConfigError("discipline", "split makes two engines, not one: LLM, AsyncLLM and serve take it")
     settled = settle(config)
-    config = settled.config
-    parts = load_parts(config, progress)
-    pool, max_model_len = plan_memory(config, parts.model)
-    engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet)
+    with opened_team(settled.config) as (team, config):
+        share = team.share if team else experts.share if experts else None
+        parts = load_parts(config, progress, share)
+        pool, max_model_len = plan_memory(config, parts.model)
+        if experts is not None:
+            assert isinstance(parts.model, SharesExperts), "loading with a share has seen to it"
+            parts.model.share_experts(experts.meet(), experts.rebalance)
+        if team is not None:
+            team.begin(parts.model, pool.num_blocks)
+        engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet, team=team)
     name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
     eyes = parts.model.eyes if isinstance(parts.model, HasEyes) else None
     return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost, eyes)
 
 
-def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
-    """What engines are built from: the model with its weights, the ops it runs on, its tokenizer."""
+def load_parts(config: EngineConfig, progress: Progress | None = None, share: Share | None = None) -> Parts:
+    """What engines are built from: the model with its weights (``share``: a rank's part of it only), the ops it runs
+    on, its tokenizer."""
     source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()
@@ -112,11 +126,10 @@ def load_parts(config: EngineConfig, progress: Progress | None = None) -> Parts:
     ops = resolve_ops(config.model.backend, strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
-    require_memory(checkpoint, free_memory_bytes(), exact=exact)
+    require_memory(checkpoint, free_memory_bytes(), exact=exact, share=share)
     check_drafter(config, checkpoint)
-    model = load_model(
-        checkpoint, ops, progress=named(progress, "load"), exact=exact, token_map=token_map_of(tokenizer)
-    )
+    loading = named(progress, "load")
+    model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)
     _check_vocabulary(model, tokenizer, source)
     keep_draft_records(config, model)
     return Parts(source, tokenizer, ops, model, placement, num_threads)
@@ -130,6 +143,7 @@ def build_engine(
     role: RoleConfig,
     *,
     meet: Callable[[], Collective] | None = None,
+    team: Team | None = None,
     relay: Callable[[Worker, Recorder | None, StoreConnector | None], Relay] | None = None,
     recalls: bool = False,
 ) -> Engine:
@@ -144,7 +158,7 @@ def build_engine(
     limits = config.scheduler
     policy = settle_policy(config.runtime.graphs if model.capturable else "none", ops.name)
     graphs = Graphs(model, ops, kv, policy, (limits.token_budget,), most_logits(config))
-    runner = Runner(model, ops, kv, graphs)
+    runner = Runner(model, ops, kv, graphs, team.followers if team else None, team.close if team else None)
     guard = open_guard(config)
     speculation = open_speculation(config, runner, f"{parts.source.name} {parts.source.path}", parts.num_threads)
     worker = Worker(
@@ -172,6 +186,7 @@ def build_engine(
         drafting=speculation.drafting,
         relay=None if relay is None else relay(worker, recorder, connector),
         connector=connector,
+        expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
     )
 
 

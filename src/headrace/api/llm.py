@@ -8,11 +8,13 @@ from typing import Any
 
 from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest
+from headrace.contract.picture import Eyes
 from headrace.contract.request import SamplingParams
 from headrace.contract.stats import EngineStats
 from headrace.engine.turns import Turns
 from headrace.worker.memory import PoolSize
 
+from .chat_pictures import chat_prompt
 from .connect import connect
 from .determinism import settle
 from .feed import Feed
@@ -82,7 +84,7 @@ class LLM:
         self.pool = PoolSize(**facts["pool"])
         self.model_name = facts["model_name"]
         self.notes = settle(config).words  # each engine does it by itself, and alike
-        self.eyes = None  # pictures go to an engine of this process only
+        self.eyes = None if facts.get("eyes") is None else Eyes(**facts["eyes"])
 
     @property
     def stats(self) -> EngineStats:
@@ -113,12 +115,15 @@ class LLM:
         *,
         on_output: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
-        """Answers one conversation, or each of several, through the model's chat template."""
+        """Answers one conversation, or each of several, through the model's chat template. Contents may hold pictures
+        (``chat_pictures``)."""
         if not messages:
             raise InvalidRequest("messages", "must hold at least one message")
         single = isinstance(messages[0], Mapping)
         conversations = [messages] if single else messages
-        prompts = [{"prompt_token_ids": self.encode_chat(m)} for m in conversations]  # type: ignore[arg-type]
+        if self.tokenizer is None:
+            raise InvalidRequest("messages", "this model has no tokenizer")
+        prompts = [chat_prompt(self.tokenizer, self.eyes, m) for m in conversations]  # type: ignore[arg-type]
         return self.generate(prompts, sampling_params, on_output=on_output)
 
     def encode_chat(self, messages: Messages) -> list[int]:

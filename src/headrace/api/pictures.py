@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,16 @@ from headrace.contract.picture import END, IMAGE, NEWLINE, START, Eyes, Picture,
 
 GREY = 127
 MOST_SIDE = 1 << 14  # pixels: more is refused before anything is decoded into memory twice
+MOST_PIXELS = 1 << 25  # 96 MiB decoded
 MOST_PICTURES = 64
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+
+
+class NamedPicture(NamedTuple):
+    """An encoded file's bytes, and the field that errors about it name."""
+
+    field: str
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,11 @@ def _largest_grid(eyes: Eyes, w: float, h: float) -> tuple[int, int]:
 
 
 def prepare_picture(eyes: Eyes, given: Any, start: int, field: str) -> Picture:
-    """``given``: (height, width, 3) uint8, or an encoded file's bytes. Raises InvalidRequest naming ``field``."""
+    """``given``: (height, width, 3) uint8, an encoded file's bytes, or these with a field of their own.
+
+    Raises InvalidRequest naming the field."""
+    if isinstance(given, NamedPicture):
+        field, given = given
     rgb = _decoded(given, field)
     sized = size_for(eyes, rgb.shape[1], rgb.shape[0])
     pixels = _resized(rgb, sized, eyes.patch).tobytes()
@@ -92,14 +105,18 @@ def _decoded(given: Any, field: str) -> NDArray[np.uint8]:
 
 def _from_file(data: bytes, field: str) -> NDArray[np.uint8]:
     try:
-        from PIL import Image
+        from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise InvalidRequest(field, "encoded pictures need pillow: pip install headrace[pictures]") from error
     try:
-        with Image.open(io.BytesIO(data)) as picture:
-            if max(picture.size) > MOST_SIDE:
-                raise InvalidRequest(field, f"has sides {picture.size}; 1 to {MOST_SIDE} pixels are read")
+        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
+            width, height = picture.size
+            if max(width, height) > MOST_SIDE or width * height > MOST_PIXELS:
+                most = f"sides of 1 to {MOST_SIDE} pixels are read, {MOST_PIXELS} pixels in all"
+                raise InvalidRequest(field, f"has {width} x {height} pixels; {most}")
             return np.asarray(picture.convert("RGB"))
+    except UnidentifiedImageError as error:
+        raise InvalidRequest(field, f"is no picture in one of the formats {', '.join(FORMATS)}") from error
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise InvalidRequest(field, f"cannot be decoded: {error}") from error
 

@@ -21,12 +21,14 @@ from headrace.config import EngineConfig, resolve
 from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.group import GroupClient
+from headrace.engine.starting import Flag
 from headrace.kernels.placement import share_out
 from headrace.kernels.processors import usable_processors
 from headrace.kernels.topology import usable
 
 if TYPE_CHECKING:
     from .launch import Launched
+    from .seats import ExpertSeat
 
 log = logging.getLogger(__name__)
 MEETING_S = 600.0  # ranks load before they meet, some from a colder disk than others
@@ -35,13 +37,15 @@ MEETING_S = 600.0  # ranks load before they meet, some from a colder disk than o
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seat:
     """A rank's place: picklable, for its process. ``meeting``: where a voted group meets; None: no votes.
-    ``processors``: those it keeps to; empty: any."""
+    ``processors``: those it keeps to; empty: any. ``expert_meeting``: where ranks meet that share experts; None: each
+    has all of them."""
 
     settings: dict[str, Any]
     rank: int
     size: int
     meeting: str | None
     processors: tuple[int, ...] = ()
+    expert_meeting: str | None = None
 
 
 def thread_shares(config: EngineConfig) -> list[int]:
@@ -51,7 +55,8 @@ def thread_shares(config: EngineConfig) -> list[int]:
     if total < size:
         raise ConfigError(
             "data_parallel_size",
-            f"{size} ranks cannot share {total} threads: each needs one. Use at most {total}, or num_threads {size}",
+            f"{size} ranks cannot share {total} threads: each needs one. "
+            f"Use at most {total}, or num_threads (--threads) {size}",
         )
     return [total // size + (rank < total % size) for rank in range(size)]
 
@@ -74,7 +79,7 @@ def rank_config(config: EngineConfig, rank: int, *, bound: bool = False) -> Engi
             pinning=config.runtime.pinning if bound else "none",
             record=None if record is None else recording_of(record, rank),
         ),
-        group=dataclasses.replace(config.group, data_parallel_size=1),
+        group=dataclasses.replace(config.group, data_parallel_size=1, expert_parallel=False),  # its seat says more
     )
 
 
@@ -104,7 +109,26 @@ def build_rank(seat: Seat) -> tuple[Engine, dict[str, Any]]:
     if meeting is None:
         return facts_of(launch(config))
     timeout_s = config.runtime.step_timeout_s
-    return facts_of(launch(config, meet=lambda: GlooGroup(seat.rank, seat.size, meeting, MEETING_S, timeout_s)))
+    vote = lambda: GlooGroup(seat.rank, seat.size, meeting, MEETING_S, timeout_s)  # noqa: E731
+    return facts_of(launch(config, meet=vote, experts=expert_seat(seat, config)))
+
+
+def expert_seat(seat: Seat, config: EngineConfig) -> ExpertSeat | None:
+    """This rank's part of the experts; None where each rank has all of them."""
+    from headrace.parallel.eplb.balancer import ExpertShare
+    from headrace.parallel.eplb.stats import RebalanceConfig
+    from headrace.parallel.gloo import GlooExchange
+
+    from .seats import ExpertSeat
+
+    meeting, group, timeout_s = seat.expert_meeting, config.group, config.runtime.step_timeout_s
+    if meeting is None:
+        return None
+    rebalance = None
+    if group.rebalance_interval:
+        rebalance = RebalanceConfig(group.expert_spares, group.rebalance_window, group.rebalance_interval)
+    share = ExpertShare(seat.rank, seat.size, group.expert_spares)
+    return ExpertSeat(share, rebalance, lambda: GlooExchange(seat.rank, seat.size, meeting, MEETING_S, timeout_s))
 
 
 def build_alone(settings: dict[str, Any]) -> tuple[Engine, dict[str, Any]]:
@@ -119,10 +143,12 @@ def facts_of(launched: Launched) -> tuple[Engine, dict[str, Any]]:
     names = ("vocab_size", "max_model_len", "model_name")
     facts = {name: getattr(launched, name) for name in names}
     cost = {} if launched.step_cost is None else {"step_cost": msgspec.to_builtins(launched.step_cost)}
+    if launched.eyes is not None:
+        facts["eyes"] = dataclasses.asdict(launched.eyes)
     return launched.engine, facts | {"pool": dataclasses.asdict(launched.pool)} | cost
 
 
-def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:
+def connect_group(config: EngineConfig, give_up: Flag | None = None) -> tuple[GroupClient, dict[str, Any]]:
     """Starts the group; facts hold for every rank. Raises ConfigError or EngineDead, and then nothing is left."""
     size = config.group.data_parallel_size
     votes = config.scheduler.discipline == "voted"
@@ -131,8 +157,9 @@ def connect_group(config: EngineConfig) -> tuple[GroupClient, dict[str, Any]]:
     # The file only serves to meet; once all are ready it can go, so that nothing is left whoever ends how.
     with tempfile.TemporaryDirectory(prefix="headrace-group-") as folder:
         meeting = f"file:{Path(folder) / 'meeting'}" if votes else None
-        seats = [Seat(settings[rank], rank, size, meeting, parts[rank]) for rank in range(size)]
-        client = GroupClient(build_rank, seats, votes=votes)
+        experts = f"file:{Path(folder) / 'experts'}" if config.group.expert_parallel else None
+        seats = [Seat(settings[rank], rank, size, meeting, parts[rank], experts) for rank in range(size)]
+        client = GroupClient(build_rank, seats, votes=votes, give_up=give_up, leftovers=[folder])
     facts = dict(client.infos[0])
     facts["max_model_len"] = min(info["max_model_len"] for info in client.infos)
     return client, facts

@@ -15,6 +15,7 @@ from headrace.engine.process_pair import ProcessPair
 from headrace.engine.remote import RemoteClient
 from headrace.engine.sockets import Secure
 from headrace.engine.standing import StandingEngine
+from headrace.engine.starting import Flag
 from headrace.kv.secret import Doorman, secure_client, secure_server
 from headrace.models.sources import resolve_model
 
@@ -44,7 +45,7 @@ def open_role(config: EngineConfig, role: str, listen: str, hand_off: str, secre
 
 
 def connect_roles(
-    config: EngineConfig, addresses: tuple[str, str], secret: bytes | None
+    config: EngineConfig, addresses: tuple[str, str], secret: bytes | None, give_up: Flag | None = None
 ) -> tuple[ProcessPair, Tokenizer | None, dict[str, Any]]:
     """Waits for both engines. Raises ConfigError for engines that cannot work together, EngineDead for silent ones."""
     for name, address in zip(("prefill", "decode"), addresses):
@@ -52,9 +53,10 @@ def connect_roles(
     source = resolve_model(config.model.model, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     pair = ProcessPair(
-        lambda which, give_up, on_dead: RemoteClient(
-            addresses[which], secure=_client(secret), give_up=give_up, on_dead=on_dead
-        )
+        lambda which, flag, on_dead: RemoteClient(
+            addresses[which], secure=_client(secret), give_up=flag, on_dead=on_dead
+        ),
+        give_up,
     )
     try:
         facts = _facts(pair, source.name)

@@ -15,6 +15,7 @@ from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.local_socket import make_folder
 from headrace.engine.process_pair import ROLES, ProcessPair, children
+from headrace.engine.starting import Flag
 from headrace.kernels.processors import usable_processors
 
 
@@ -50,7 +51,7 @@ def build_role(seat: RoleSeat) -> tuple[Engine, dict[str, Any]]:
     return launch_role(resolve(seat.settings), seat.role, seat.address)
 
 
-def connect_pair(config: EngineConfig) -> tuple[ProcessPair, dict[str, Any]]:
+def connect_pair(config: EngineConfig, give_up: Flag | None = None) -> tuple[ProcessPair, dict[str, Any]]:
     """Starts both and waits for them. Raises ConfigError or EngineDead, and then nothing is left.
 
     They meet in a folder of this user's alone, so no secret is needed between them.
@@ -58,10 +59,13 @@ def connect_pair(config: EngineConfig) -> tuple[ProcessPair, dict[str, Any]]:
     settings = [dataclasses.asdict(role_config(config, role)) for role in ROLES]
     folder = make_folder()
     address = f"ipc://{Path(folder.name) / 'engine'}"
+    seats = [RoleSeat(s, role, address) for s, role in zip(settings, ROLES)]
     try:
-        pair = ProcessPair(children(build_role, [RoleSeat(s, role, address) for s, role in zip(settings, ROLES)]))
+        pair = ProcessPair(children(build_role, seats, [folder.name]), give_up)
     except BaseException:
         folder.cleanup()
         raise
     pair.on_close = folder.cleanup
-    return pair, pair.infos[0]
+    facts = dict(pair.infos[0])
+    facts["max_model_len"] = min(info["max_model_len"] for info in pair.infos)  # their pools may differ a little
+    return pair, facts

@@ -38,7 +38,7 @@ Cache = Annotated[Path, typer.Option(help="Folder for environments, model files 
 
 def bench_app() -> typer.Typer:
     """The group of measuring commands."""
-    from .bench_modes import determinism, overlap
+    from .bench_modes import determinism, overlap, verification
     from .bench_trace import trace
 
     app = typer.Typer(no_args_is_help=True, help="Measure this engine and this machine.")
@@ -53,6 +53,7 @@ def bench_app() -> typer.Typer:
         "overlap": overlap,
         "determinism": determinism,
         "speculation": speculation,
+        "verification": verification,
         "startup": startup,
         "perplexity": perplexity,
         "trace": trace,

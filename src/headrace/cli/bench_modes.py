@@ -1,7 +1,8 @@
-"""``headrace bench overlap`` and ``bench determinism``: two settings of the engine in turns, and their ratio."""
+"""``headrace bench overlap``, ``determinism``, ``verification``: settings of the engine in turns, and their ratios."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Annotated
 
 import typer
@@ -38,3 +39,21 @@ def determinism(
 
     wanted = parse_counts("rows", rows) or ROWS
     report(lambda: bench_determinism(engine.resolve(), wanted, tokens, repeats), flags, tables, bench="determinism")
+
+
+@flagged
+def verification(
+    engine: EngineFlags,
+    flags: BenchFlags,
+    tables: TableFlags,
+    streams: Counts = None,
+    tokens: Tokens = 64,
+    repeats: Repeats = 3,
+) -> None:
+    """Drafts verified in every step against as many as the planner wants, by number of streams: how many, how many
+    stand, and tokens per second against none; --speculation says who guesses."""
+    from headrace.lab.bench.verification import STREAMS, bench_verification
+
+    wanted = parse_counts("streams", streams) or STREAMS
+    engine = dataclasses.replace(engine, speculation=engine.speculation or "draft_heads")
+    report(lambda: bench_verification(engine.resolve(), wanted, tokens, repeats), flags, tables, bench="verification")

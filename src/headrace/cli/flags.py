@@ -49,8 +49,8 @@ class EngineFlags:
     kv_store: Annotated[
         str | None,
         typer.Option(
-            help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, s3://BUCKET/PREFIX, striped:FILE "
-            "(twelve places, one a line), or off."
+            help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, s3://BUCKET/PREFIX, "
+            "mooncake://HOST:PORT, striped:FILE (twelve places, one a line), or off."
         ),
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
@@ -75,6 +75,12 @@ class EngineFlags:
     data_parallel_size: Annotated[
         int | None, typer.Option("--data-parallel-size", help="Engines in processes of their own behind one front.")
     ] = None
+    tensor_parallel_size: Annotated[
+        int | None, typer.Option("--tensor-parallel-size", help="Processes that share every matrix of a dense model.")
+    ] = None
+    expert_parallel: Annotated[
+        bool, typer.Option("--expert-parallel", help="Spread a mixture's experts over the engines of a voted group.")
+    ] = False
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -93,6 +99,8 @@ class EngineFlags:
             "deterministic": self.deterministic or None,
             "discipline": self.discipline,
             "data_parallel_size": self.data_parallel_size,
+            "tensor_parallel_size": self.tensor_parallel_size,
+            "expert_parallel": self.expert_parallel or None,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,
             "draft_model": self.draft_model,

@@ -43,3 +43,18 @@ class Interrupts:
         if self.asked and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self.signum = signum
+
+
+class Terminated(SystemExit):
+    """SIGTERM came outside of ``Interrupts``."""
+
+
+def end_in_order_on_sigterm() -> None:
+    """From now on SIGTERM unwinds the main thread: engines in other processes are ended and their folders removed,
+    which the system's way would leave. A second one is the system's."""
+
+    def unwind(signum: int, _frame: FrameType | None) -> None:
+        signal.signal(signum, signal.SIG_DFL)
+        raise Terminated(128 + signum)
+
+    signal.signal(signal.SIGTERM, unwind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,18 +17,17 @@ from headrace.contract.errors import ConfigError
 
 from .console import to_stderr
 from .flags import EngineFlags, ReportFlags, flagged, parse_size
+from .interrupts import Terminated
 from .loading import check_model_names
 from .serve_roles import RoleFlags, serve_role, starter
 
 if TYPE_CHECKING:
-    from headrace.api.async_llm import AsyncLLM
     from headrace.api.http.app import AppSettings
     from headrace.api.http.arrivals import Observer
     from headrace.api.http.embedding_routes import Embeddings
-    from headrace.api.http.host import EngineHost, HostLimits
+    from headrace.api.http.host import EngineHost
     from headrace.api.http.server import ServerSettings
     from headrace.api.tenants.tenancy import Tenancy
-    from headrace.api.text.answer_forms import ParserChoice
 
 Host = Annotated[str, typer.Option(help="Address to listen on; the default is reachable from this machine only.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")]
@@ -114,8 +114,17 @@ def serve(
         config = _fair(config)
     app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config))
     observers = _observers(log_requests, otlp_endpoint)
-    start = starter(config, roles)
-    _run(lambda: _open_host(start, names, limits, parsers, tenancy, observers, codec), settings, app, report.verbose)
+    give_up = threading.Event()
+    start = starter(config, roles, give_up)
+
+    def open_host() -> EngineHost:
+        from headrace.api.http.host import EngineHost
+
+        made = EngineHost(start, names, limits, parsers, tenancy, codec, give_up)
+        made.observers += observers
+        return made
+
+    _run(open_host, settings, app, report.verbose)
 
 
 def check_extra() -> None:
@@ -137,12 +146,16 @@ def check_codec(name: str) -> None:
 
 
 def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: AppSettings, verbose: bool) -> None:
-    """The address is taken before the model is loaded."""
+    """The address is taken before the model is loaded. SIGTERM while it is loaded ends in order: nothing is open."""
     from headrace.api.http.app import build_app
     from headrace.api.http.server import Server, address, listen, run
 
     bound = listen(settings)
-    host = open_host()
+    try:
+        host = open_host()
+    except Terminated:
+        to_stderr("asked to stop before the engine was there")
+        return
     if verbose:
         to_stderr(f"context {host.llm.max_model_len} tokens; vocabulary {host.llm.vocab_size}")
     where = f"serving {host.names[0]} on {address(settings, bound)}"
@@ -190,19 +203,3 @@ def _observers(log_requests: bool, otlp_endpoint: str | None) -> list[Observer]:
     if otlp_endpoint is not None:
         observers.append(SpanObserver(open_tracer(otlp_endpoint)))
     return observers
-
-
-def _open_host(
-    start: Callable[[], AsyncLLM],
-    names: list[str],
-    limits: HostLimits,
-    parsers: ParserChoice,
-    tenancy: Tenancy | None,
-    observers: list[Observer],
-    codec: str,
-) -> EngineHost:
-    from headrace.api.http.host import EngineHost
-
-    host = EngineHost(start, names, limits, parsers, tenancy, codec)
-    host.observers += observers
-    return host

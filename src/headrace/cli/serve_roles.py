@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -91,14 +92,20 @@ def require_no_discipline(config: EngineConfig) -> None:
     _require(config.group.data_parallel_size == 1, "data_parallel_size", reason)
 
 
-def starter(config: EngineConfig, flags: RoleFlags) -> Callable[[], AsyncLLM]:
-    """What a server starts, and starts again: an engine of its own, or a connection to engines elsewhere."""
+def starter(config: EngineConfig, flags: RoleFlags, give_up: threading.Event) -> Callable[[], AsyncLLM]:
+    """What a server starts, and starts again: an engine of its own, or a connection to engines elsewhere. ``give_up``:
+    set when nobody waits for it any more."""
     from headrace.api.async_llm import AsyncLLM
 
     if flags.prefill is None or flags.decode is None:
-        return lambda: AsyncLLM(own_process=True, config=config)
+        return lambda: AsyncLLM(own_process=True, config=config, give_up=give_up)
     from headrace.api.role_service import connect_roles
 
     require_no_discipline(config)
     addresses, secret = (flags.prefill, flags.decode), flags.secret()
-    return lambda: AsyncLLM.over(*connect_roles(config, addresses, secret))
+
+    def connect() -> AsyncLLM:
+        to_stderr(f"waiting for the engines at {addresses[0]} (prefill) and {addresses[1]} (decode)")
+        return AsyncLLM.over(*connect_roles(config, addresses, secret, give_up))
+
+    return connect

@@ -25,7 +25,8 @@ class HandedOver:
     ``blocks``: the giver's KV blocks per group, 0 where a sliding window has passed; ``content``: what its worker
     copied of them, in that order. ``sent``: per group, how many leading blocks went ahead and are not in ``content``;
     a taker's port gives it content that is whole. ``deadline_s``: on the monotonic clock; later it is not worth
-    placing any more. ``grammar``: None where it did not come along; the taker then compiles it anew.
+    placing any more, unless its taker got on meanwhile. ``grammar``: None where it did not come along; the taker then
+    compiles it anew.
     """
 
     request: Request
@@ -49,6 +50,12 @@ class GivingEnd(Protocol):
     @property
     def patience_s(self) -> float:
         """How long a sequence may take from its prompt's end until it is placed."""
+        ...
+
+    @property
+    def moved_s(self) -> float:
+        """When its taker was last seen to get on with what it has, on the monotonic clock: patience counts from then
+        on. What runs there comes to an end, and makes room."""
         ...
 
     @property
@@ -85,6 +92,10 @@ class TakingEnd(Protocol):
 
     @property
     def patience_s(self) -> float: ...
+
+    def moved(self, now_s: float) -> None:
+        """The taker gets on; told to who gives."""
+        ...
 
     def take(self) -> HandedOver | None:
         """The one that has waited longest."""

@@ -65,6 +65,11 @@ class StepTimes:
     sample_start_ns: int
     sample_end_ns: int
 
+    @property
+    def busy_ns(self) -> int:
+        """What the device spent on the step."""
+        return self.forward_end_ns - self.forward_start_ns + self.sample_end_ns - self.sample_start_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Speculated:

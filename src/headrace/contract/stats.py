@@ -27,6 +27,34 @@ class OverlapStats(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, 1.0 - self.bubble_ns / self.host_ns) if self.host_ns else 0.0
 
 
+class ExpertLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Experts spread over ranks, since the start: ``rows`` that this rank's experts computed, whoever's they were,
+    ``moves`` of experts that came from other ranks. ``balance``: slowest over mean rank of the latest steps measured;
+    1 is perfect, 0 not known."""
+
+    rows: int = 0
+    moves: int = 0
+    balance: float = 0.0
+
+
+class StepGlance(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the last steps. ``kind``: prefill, decode, mixed or company. ``budget_left``, ``free_blocks`` and
+    ``waiting`` are of when it had been planned. ``ms`` None: still under way, or its time is not known."""
+
+    step: int
+    kind: str
+    sequences: int
+    tokens: int
+    budget_left: int
+    free_blocks: int
+    waiting: int
+    ms: float | None = None
+
+    def took(self, ms: float) -> StepGlance:
+        """The same, over."""
+        return msgspec.structs.replace(self, ms=ms)
+
+
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot after a turn of the loop. Gauges are of this moment, counts run from the engine's start.
 
@@ -38,6 +66,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     steps of prompts only, and of prompts and decoding together; ``company_steps``: with nothing in them, because other
     ranks ran one. ``budget_tokens``: what the steps had room for. ``size_counts``: steps by the tokens they were
     launched with, one per bucket of ``obs.metrics.STEP_TOKENS`` and the last for all above; ``size_tokens``: their sum.
+    ``last_steps``: a few, oldest first; of a group, the first rank's.
     ``gone_tokens``, ``dropped_tokens``: computed for sequences that had ended, or given way, before the result came.
     """
 
@@ -54,6 +83,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     company_steps: int = 0
     size_tokens: int = 0
     size_counts: list[int] = []
+    last_steps: list[StepGlance] = []
     budget_tokens: int = 0
     gone_tokens: int = 0
     dropped_tokens: int = 0
@@ -71,6 +101,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     kv_store: dict[str, int] = {}
     votes: dict[str, int] = {}
     vote_wait_s: float = 0.0
+    experts: ExpertLoad = ExpertLoad()
 
     @property
     def busy_s(self) -> float:
@@ -84,7 +115,15 @@ def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
     numbers["speculating"] = any(part.speculating for part in parts)
     kinds: dict[str, Any] = {name: _added([getattr(part, name) for part in parts]) for name in _KINDS}
     sizes = _added_up([part.size_counts for part in parts])
-    return EngineStats(**numbers, **kinds, size_counts=sizes, overlap=_overlap([part.overlap for part in parts]))
+    last = parts[0].last_steps if parts else []
+    overlap, experts = _overlap([part.overlap for part in parts]), _experts([part.experts for part in parts])
+    return EngineStats(**numbers, **kinds, size_counts=sizes, last_steps=last, overlap=overlap, experts=experts)
+
+
+def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
+    """The balance is the group's already, on every rank."""
+    balance = max((part.balance for part in parts), default=0.0)
+    return ExpertLoad(rows=sum(part.rows for part in parts), moves=sum(part.moves for part in parts), balance=balance)
 
 
 def _overlap(parts: Sequence[OverlapStats]) -> OverlapStats:
@@ -105,8 +144,9 @@ def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(table.get(name, 0) for table in tables) for name in names}
 
 
+_APART = ("overlap", "size_counts", "last_steps", "experts")
 _KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if f.default_factory is dict)
-_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, "overlap", "size_counts"))
+_NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, *_APART))
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,8 @@ from typing import Protocol
 from headrace._core import Scheduler
 from headrace.contract.plan import StepKind, StepPlan
 
+_MIXED = int(StepKind.MIXED)  # once: an enum's member costs a look-up each time
+
 
 class Cadence(Protocol):
     """Decides the kind of the next step and has it planned; the plan has no slices when nothing can run."""
@@ -37,7 +39,7 @@ class Unified:
     can_fork = False
 
     def plan(self, core: Scheduler) -> StepPlan:
-        plan: StepPlan = core.plan(int(StepKind.MIXED))
+        plan: StepPlan = core.plan(_MIXED)
         return plan
 
     def votes(self) -> tuple[dict[str, int], float]:

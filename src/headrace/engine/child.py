@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from headrace.contract.stats import EngineStats
 
 from .engine import Engine
 from .lifecycle import EngineLoop
-from .local_socket import open_socket, remove_if_orphaned
+from .local_socket import folder_of, open_socket
 from .messages import (
     POLL_MS,
     Builder,
@@ -36,18 +36,25 @@ from .messages import (
     Submit,
     ToEngine,
 )
+from .orphans import remove_if_orphaned, watching
 from .profiling import Profiler
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
 STATS_PERIOD_S = 0.1  # how old the front's picture of the engine may be
 
 
-def child_main(build: Builder, argument: Any, address: str, parent: int) -> None:
-    """``engine_main``, and after it the socket's folder goes if nobody else is left to remove it."""
+def child_main(build: Builder, argument: Any, address: str, parent: int, leftovers: Sequence[str] = ()) -> None:
+    """``engine_main``, and after it the socket's folder and ``leftovers`` go if nobody else is left to remove them."""
+    folders = [folder_of(address), *leftovers]
+
+    def watched(given: Any) -> tuple[Engine, dict[str, Any]]:
+        with watching(folders, parent):
+            return build(given)
+
     try:
-        engine_main(build, argument, address, parent)
+        engine_main(watched, argument, address, parent)
     finally:
-        remove_if_orphaned(address, parent)
+        remove_if_orphaned(folders, parent)
 
 
 def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:

@@ -38,6 +38,11 @@ class EngineClient(Protocol):
     def alive(self) -> bool: ...
 
     @property
+    def gone(self) -> str | None:
+        """Why it is not alive any more though nobody closed it: which engine, and how it ended."""
+        ...
+
+    @property
     def stats(self) -> EngineStats:
         """The latest snapshot; empty when the engine is gone."""
         ...
@@ -115,6 +120,10 @@ class ThreadClient:
     @property
     def alive(self) -> bool:
         return self._loop.alive
+
+    @property
+    def gone(self) -> str | None:
+        return self._loop.why
 
     @property
     def stats(self) -> EngineStats:

@@ -7,16 +7,17 @@ thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from headrace._core import Scheduler
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import GroupBroken, HeadraceError
 from headrace.contract.plan import SequenceStart, StepKind, StepPlan
 from headrace.contract.ports import KVConnector, StepObserver, WorkerPort
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
-from headrace.contract.stats import EngineStats
+from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.grammar.compiler import GrammarPool
 from headrace.obs.launch_guard import LaunchGuard
 
@@ -30,6 +31,8 @@ from .outputs import collect_deltas
 from .owned import OwnedOutputs
 from .roster import Roster
 from .stats import GraphSteps, StepCounts
+
+_PREFILL = int(StepKind.PREFILL)  # once: an enum's member costs a look-up each time
 
 
 @dataclass(slots=True)
@@ -60,6 +63,7 @@ class Engine:
         drafting: Drafting | None = None,
         relay: Relay | None = None,
         connector: KVConnector | None = None,
+        expert_load: Callable[[], ExpertLoad] | None = None,
     ) -> None:
         self.core = core
         self.worker = worker
@@ -86,7 +90,8 @@ class Engine:
         self._ran = False
         self._guard = guard or LaunchGuard()
         self._outputs = OwnedOutputs(poison=self._guard.on)
-        self._counts = StepCounts(core, graph_steps, self._cadence.votes, connector.counts if connector else None)
+        stored = connector.counts if connector else None
+        self._counts = StepCounts(core, graph_steps, self._cadence.votes, stored, expert_load)
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------
@@ -157,7 +162,7 @@ class Engine:
             self._finish(pending)
         if step is not None:
             self._launch_sample(step)
-            if self._overlap and plan.kind != StepKind.PREFILL:
+            if self._overlap and plan.kind != _PREFILL:
                 self._pending = step
             else:
                 self._finish(step)
@@ -220,12 +225,15 @@ class Engine:
                 raise step.error
             with self._counts.overlap.waiting():
                 result = self.worker.collect(step.handle, self._timeout_s)
+        except GroupBroken:
+            raise  # it failed in the midst of a step that other ranks share: there is no next one
         except Exception as error:
             if not self._kv.load_failed(step.plan.step):
                 self._fail(step, error)
             return
         self._outputs.take(result)
         self._counts.overlap.finished(result.times)
+        self._counts.last.finished(result.step, result.times)
         self._drain_ends()  # an abort that came during the step must not be reported as a normal end
         if self._kv.load_failed(step.plan.step):
             return  # what this step computed rests on a load that failed; its sequences are computed anew

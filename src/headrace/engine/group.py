@@ -7,8 +7,9 @@ ended and every open request is told why, so that whoever watches can start the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from headrace.contract.errors import EngineDead
@@ -19,6 +20,7 @@ from headrace.contract.stats import EngineStats, total_stats
 from .client import DeltaSink
 from .messages import Builder
 from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient, profile_each
+from .starting import Flag, start_together
 
 
 class Loads:
@@ -76,6 +78,8 @@ class GroupClient:
         votes: bool,
         start_timeout_s: float = START_TIMEOUT_S,
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
+        give_up: Flag | None = None,
+        leftovers: Sequence[str] = (),
     ) -> None:
         self._votes = votes
         self._lock = threading.Lock()
@@ -83,7 +87,9 @@ class GroupClient:
         self._closing = False
         self._loads = Loads(len(arguments))
         self._ranks: list[ProcessClient] = []
-        self._ranks = self._start(build, arguments, start_timeout_s, silence_timeout_s)
+        times = {"start_timeout_s": start_timeout_s, "silence_timeout_s": silence_timeout_s}
+        options: dict[str, Any] = times | {"leftovers": leftovers}
+        self._ranks = self._start(build, arguments, options, give_up)
         self.infos = [rank.info for rank in self._ranks]
         if self._dead is not None:  # one died while another was still starting
             why = self._dead
@@ -91,35 +97,18 @@ class GroupClient:
             raise EngineDead(why)
 
     def _start(
-        self, build: Builder, arguments: Sequence[Any], timeout_s: float, silence_s: float
+        self, build: Builder, arguments: Sequence[Any], options: Mapping[str, Any], give_up: Flag | None
     ) -> list[ProcessClient]:
         """All at once, because ranks of a voted group meet before they are ready; one failure ends the wait of all."""
-        give_up = threading.Event()
-        failures: list[EngineDead] = []
 
-        def start(rank: int) -> ProcessClient | None:
+        def start(rank: int, flag: Flag) -> ProcessClient:
+            label, on_dead = f"rank {rank} of {len(arguments)}", lambda why: self._end_all(rank, why)
             try:
-                on_dead = lambda why: self._end_all(rank, why)  # noqa: E731
-                return ProcessClient(
-                    build,
-                    arguments[rank],
-                    start_timeout_s=timeout_s,
-                    silence_timeout_s=silence_s,
-                    give_up=give_up,
-                    on_dead=on_dead,
-                )
+                return ProcessClient(build, arguments[rank], give_up=flag, on_dead=on_dead, label=label, **options)
             except EngineDead as error:
-                failures.append(EngineDead(f"rank {rank} of {len(arguments)}: {error}"))
-                give_up.set()
-                return None
+                raise EngineDead(f"{label}: {error}") from error
 
-        with ThreadPoolExecutor(len(arguments)) as pool:
-            started = [client for client in pool.map(start, range(len(arguments))) if client is not None]
-        if failures:
-            for client in started:
-                client.close()
-            raise failures[0]
-        return started
+        return start_together([partial(start, rank) for rank in range(len(arguments))], give_up)
 
     # -- doors ----------------------------------------------------------------------------------------------------
 
@@ -164,6 +153,11 @@ class GroupClient:
     # -- state ----------------------------------------------------------------------------------------------------
 
     @property
+    def gone(self) -> str | None:
+        """Why it is gone though nobody closed it: which rank, and how it ended."""
+        return self._dead or next((why for rank in self._ranks if (why := rank.gone) is not None), None)
+
+    @property
     def alive(self) -> bool:
         return self._dead is None and not self._closing and all(rank.alive for rank in self._ranks)
 
@@ -191,16 +185,21 @@ class GroupClient:
         with self._lock:
             if self._dead is not None or self._closing:
                 return
-            self._dead = why = f"rank {rank} of {len(self._loads.tokens)}: {why}"
+            self._dead = why
             others = self._ranks[:rank] + self._ranks[rank + 1 :]
         for other in others:
             other.kill(why)
 
     def close(self) -> None:
-        """Ends all ranks together: a voted rank that is left alone could only wait for the others."""
+        """Ends all ranks together: a voted rank that is left alone could only wait for the others. Where one is gone
+        already, the requests of all are told so."""
         with self._lock:
             if self._closing:
                 return
+            self._dead = why = self.gone
             self._closing = True
+        if why is not None:
+            for rank in self._ranks:
+                rank.kill(why)
         with ThreadPoolExecutor(len(self._ranks)) as pool:
             list(pool.map(lambda rank: rank.close(), self._ranks))

@@ -1,11 +1,13 @@
 """Handing sequences over between a prompt engine and a completion engine: its two ends.
 
 The giver offers a sequence one turn after its first token was reported, so that no later token overtakes it. While the
-port is full the giver keeps the sequence and its blocks; when it has kept it too long, the request ends with an error.
+port is full the giver keeps the sequence and its blocks; when it has kept it too long, and the taker has stood still as
+long, the request ends with an error.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -69,7 +71,7 @@ class Giver:
                 roster.end_entry(entry, "error", "the completion engine is gone")
             elif self._port.has_room_for(entry.request_id):
                 self._give(roster, entry, now)
-            elif now - self._since[seq_id] > self._port.patience_s:
+            elif now - max(self._since[seq_id], self._port.moved_s) > self._port.patience_s:
                 self._give_up(roster, entry, now, f"no completion engine took it within {self._port.patience_s:g} s")
         if self._ahead is not None:
             self._ahead.turn(roster)
@@ -125,16 +127,20 @@ class Taker:
         self._clock = clock
         self._observer = observer
         self._recall = recall
+        self._moved_s = -math.inf
         self._unplaced: deque[tuple[Entry, HandedOver]] = deque()
         self._compiling: list[tuple[Entry, HandedOver]] = []
         self._filling: list[tuple[Entry, Any]] = []
 
     def turn(self, roster: Roster) -> None:
         """Never waits: what cannot go on now goes on in a later turn."""
+        if roster.core.num_running > 0:  # it comes to an end, and then there is room
+            self._moved_s = self._clock()
+            self._port.moved(self._moved_s)
         self._let_filled_run(roster)
         self._let_compiled_in(roster)
         if self._recall is not None:
-            self._recall.turn(roster)
+            self._recall.turn(roster, self._late)
         while self._unplaced or self._take(roster):
             if not self._place(roster):
                 return
@@ -201,11 +207,15 @@ class Taker:
             self._unplaced.popleft()
             self._filling.append((entry, self._fill(roster, entry, item)))
             return True
-        if self._clock() > item.deadline_s:
+        if self._late(item):
             self._unplaced.popleft()
             roster.end_entry(entry, "error", f"no room for it within {self._port.patience_s:g} s")
             return True
         return False
+
+    def _late(self, item: HandedOver) -> bool:
+        """Whether it has waited for too long beside an engine that stands still."""
+        return self._clock() > max(item.deadline_s, self._moved_s + self._port.patience_s)
 
     def _fill(self, roster: Roster, entry: Entry, item: HandedOver) -> Any:
         seen: Any = roster.core.inspect(entry.seq_id)

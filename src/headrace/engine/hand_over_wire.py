@@ -6,6 +6,8 @@ gives a slot back when it has taken the sequence or dropped it. So neither side 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from headrace.contract.handoff import Part
@@ -59,6 +61,7 @@ class Welcome(msgspec.Struct, tag=True):
     epoch: int
     capacity: int
     recalls: bool = False  # whether it takes sequences whose KV it finds in the common store
+    still_s: float = math.inf  # since it last got on with what it has
 
 
 class Freed(msgspec.Struct, tag=True):

@@ -44,6 +44,11 @@ class EngineLoop:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
+    @property
+    def why(self) -> str | None:
+        """What ended it, if nobody has closed it."""
+        return None if self.failure is None else _told(self.failure)
+
     def _run(self) -> None:
         try:
             while not self._closing.is_set():

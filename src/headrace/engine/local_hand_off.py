@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from headrace.contract.handoff import HandedOver
 
-PATIENCE_S = 60.0  # from a prompt's end until its sequence has a place on the other side
+PATIENCE_S = 60.0  # from a prompt's end, or while the taker stands still, until its sequence has a place there
 CAPACITY = 16
 
 
@@ -23,6 +24,7 @@ class LocalHandOff:
         self._items: deque[HandedOver] = deque()
         self._ends: dict[str, str] = {}
         self._closed = False
+        self.moved_s = -math.inf
         self.wake: Callable[[], None] = lambda: None
 
     @property
@@ -32,6 +34,9 @@ class LocalHandOff:
     @property
     def has_room(self) -> bool:
         return len(self._items) < self._capacity
+
+    def moved(self, now_s: float) -> None:
+        self.moved_s = now_s
 
     def has_room_for(self, request_id: str) -> bool:
         return self.has_room

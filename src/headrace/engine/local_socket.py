@@ -6,7 +6,6 @@ Its folder belongs to one user alone; nobody else may speak to the engine.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,13 @@ def open_socket(address: str, *, bind: bool) -> zmq.Socket[bytes]:
     """One end of the connection; the front binds, the child connects."""
     context: zmq.Context[Any] = zmq.Context.instance()
     socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
-    socket.set_hwm(MAX_BACKLOG)
-    socket.linger = 1000
-    (socket.bind if bind else socket.connect)(address)
+    try:
+        socket.set_hwm(MAX_BACKLOG)
+        socket.linger = 1000
+        (socket.bind if bind else socket.connect)(address)
+    except BaseException:
+        socket.close()  # else the end of the program would wait for it
+        raise
     return socket
 
 
@@ -46,7 +49,6 @@ def address_in(folder: str) -> str:
     return f"ipc://{Path(folder) / SOCKET}"
 
 
-def remove_if_orphaned(address: str, parent: int) -> None:
-    """For the child, at its end: a parent that was killed cannot remove the folder any more."""
-    if os.getppid() != parent:
-        shutil.rmtree(Path(address.removeprefix("ipc://")).parent, ignore_errors=True)
+def folder_of(address: str) -> str:
+    """Where the socket's file lies."""
+    return str(Path(address.removeprefix("ipc://")).parent)

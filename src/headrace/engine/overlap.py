@@ -60,9 +60,8 @@ class OverlapMeter:
             return
         before = max(0, times.forward_start_ns - max(self._last_end, self._woke))
         bubble = before + max(0, times.sample_start_ns - times.forward_end_ns)
-        busy = times.forward_end_ns - times.forward_start_ns + times.sample_end_ns - times.sample_start_ns
-        self._busy += busy
-        self._busy_counts[bisect_left(SECONDS, busy / 1e9)] += 1
+        self._busy += times.busy_ns
+        self._busy_counts[bisect_left(SECONDS, times.busy_ns / 1e9)] += 1
         self._bubble += bubble
         self._last_bubble, self._last_end = bubble, times.sample_end_ns
         self._counts[bisect_left(BUBBLE_SECONDS, bubble / 1e9)] += 1

@@ -77,6 +77,11 @@ class PairClient:
         return all(loop.alive for loop in self._loops)
 
     @property
+    def gone(self) -> str | None:
+        ends = zip(("prompt", "completion"), self._loops)
+        return next((f"the {role} engine: {loop.why}" for role, loop in ends if loop.why is not None), None)
+
+    @property
     def stats(self) -> EngineStats:
         """The sum over both; empty when they are gone."""
         return total_stats(self.rank_stats)

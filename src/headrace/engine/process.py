@@ -6,11 +6,12 @@ engine ends itself. The child builds its engine through a function it is given, 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,9 +41,11 @@ from .messages import (
     ToFront,
 )
 from .profiling import ProfileWaits
+from .starting import Flag
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
+GRACE_S = 2.0  # for a child that is not needed after all to go by itself
 SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
 
 
@@ -51,7 +54,8 @@ class ProcessClient:
 
     One thread owns the socket; callers reach it through a queue, so any thread may submit. ``give_up``: set by
     another thread when there is no sense in waiting for this engine any more. ``on_dead`` is called once with the
-    reason when the child is gone though nobody closed it, after its requests were told.
+    reason when the child is gone though nobody closed it, after its requests were told. ``label``: which of several it
+    is, for that reason. ``leftovers``: folders that the child removes where the front cannot any more.
     """
 
     def __init__(
@@ -61,31 +65,51 @@ class ProcessClient:
         *,
         start_timeout_s: float = START_TIMEOUT_S,
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
-        give_up: threading.Event | None = None,
+        give_up: Flag | None = None,
         on_dead: Callable[[str], None] | None = None,
+        label: str = "",
+        leftovers: Sequence[str] = (),
     ) -> None:
-        self._folder = make_folder()
-        address = address_in(self._folder.name)
-        self._socket = open_socket(address, bind=True)
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=child_main, args=(build, argument, address, os.getpid()), name="headrace-engine", daemon=True
-        )
-        self._process.start()
+        self._label = f"{label}: " if label else ""
+        try:
+            self._spawn(build, argument, leftovers)
+        except (OSError, zmq.ZMQError) as error:  # no descriptors, no memory, no room for temporary files
+            raise EngineDead(f"the engine process cannot be started: {error}") from error
         self._begin(start_timeout_s, silence_timeout_s, give_up, on_dead)
+
+    def _spawn(self, build: Builder, argument: Any, leftovers: Sequence[str]) -> None:
+        """All or nothing: a socket that stays open would keep the program from ending."""
+        with contextlib.ExitStack() as undo:
+            self._folder = make_folder()
+            undo.callback(self._folder.cleanup)
+            address = address_in(self._folder.name)
+            self._socket = undo.enter_context(open_socket(address, bind=True))
+            self._process = multiprocessing.get_context("spawn").Process(
+                target=child_main,
+                args=(build, argument, address, os.getpid(), leftovers),
+                name="headrace-engine",
+                daemon=True,
+            )
+            self._process.start()
+            undo.pop_all()
 
     def _begin(
         self,
         start_timeout_s: float,
         silence_timeout_s: float,
-        give_up: threading.Event | None,
+        give_up: Flag | None,
         on_dead: Callable[[str], None] | None,
     ) -> None:
-        """Waits for the other side, then listens to it."""
+        """Waits for the other side, then listens to it; where it does not come, nothing of it is left."""
         self._give_up = give_up or threading.Event()
         self._on_dead = on_dead
         self._sentence: str | None = None
         self._silence_timeout_s = silence_timeout_s
-        self.info = self._await_ready(start_timeout_s)
+        try:
+            self.info = self._await_ready(start_timeout_s)
+        except BaseException:  # an interrupt, too
+            self._discard()
+            raise
         self._sinks = Sinks()
         self._profiles = ProfileWaits()
         self._closing = threading.Event()
@@ -117,22 +141,20 @@ class ProcessClient:
                 if isinstance(message, Ready):
                     return message.info
                 if isinstance(message, Failed):
-                    self._discard()
                     raise EngineDead(f"the engine did not start: {message.message}")
             elif not self._process.is_alive():
-                self._discard()
-                raise EngineDead(
-                    f"the engine process ended at start (exit code {self._process.exitcode}). A script that starts one "
-                    'needs `if __name__ == "__main__":` around its work, and cannot be read from standard input'
-                )
-        self._discard()
+                raise EngineDead(_ended_at_start(self._process.exitcode))
         if self._give_up.is_set():
             raise EngineDead("the engine is not needed any more")
         raise EngineDead(f"the engine was not ready within {timeout_s:g} s")
 
     def _discard(self) -> None:
+        """A child that is stopped, or does not hear, is killed."""
         self._process.terminate()
-        self._process.join(CLOSE_TIMEOUT_S)
+        self._process.join(GRACE_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join(CLOSE_TIMEOUT_S)
         self._socket.close()
         self._folder.cleanup()
 
@@ -171,8 +193,17 @@ class ProcessClient:
 
     @property
     def dead(self) -> str | None:
-        """Why it is gone though nobody closed it."""
+        """Why it is gone though nobody closed it; its requests are being told, or were."""
         return self._dead
+
+    @property
+    def gone(self) -> str | None:
+        """As ``dead``, but known as soon as its process has ended."""
+        ended = self._dead is None and not self._closing.is_set() and not self._process.is_alive()
+        return self._why_gone() if ended else self._dead
+
+    def _why_gone(self) -> str:
+        return self._sentence or f"{self._label}the engine process died (exit code {self._process.exitcode})"
 
     def poke(self) -> None:
         """Wakes the engine although it has nothing to do: another rank of its group has."""
@@ -206,10 +237,13 @@ class ProcessClient:
                 heard = time.monotonic()
                 self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
-                return self._mourn(self._sentence or f"the engine process died (exit code {self._process.exitcode})")
+                return self._mourn(self._why_gone())
             elif time.monotonic() - heard > self._silence_timeout_s:
                 self._process.kill()
-                return self._mourn(f"the engine process gave no sign of life for {self._silence_timeout_s:g} s")
+                silence = f"the engine process gave no sign of life for {self._silence_timeout_s:g} s"
+                return self._mourn(self._label + silence)
+        if self._sentence is not None or not self._process.is_alive():  # it was gone before anybody closed it
+            return self._mourn(self._why_gone())
         self._send(msgspec.msgpack.encode(Close()))
 
     def _sign_of_life(self) -> None:
@@ -249,8 +283,8 @@ class ProcessClient:
         if self._process.is_alive():
             self._process.kill()
             self._process.join(CLOSE_TIMEOUT_S)
-        self._sinks.fail_all("the engine was closed")
-        self._profiles.fail_all("the engine was closed")
+        self._sinks.fail_all(self._dead or "the engine was closed")
+        self._profiles.fail_all(self._dead or "the engine was closed")
         self._socket.close()
         self._folder.cleanup()
 
@@ -260,3 +294,11 @@ def profile_each(engines: Mapping[str, ProcessClient], seconds: float) -> dict[s
     with ThreadPoolExecutor(len(engines)) as pool:
         seen = pool.map(lambda engine: engine.profile(seconds)["engine"], engines.values())
         return dict(zip(engines, seen))
+
+
+def _ended_at_start(exit_code: int | None) -> str:
+    words = f"the engine process ended at start (exit code {exit_code})"
+    if exit_code is not None and exit_code < 0:  # a signal
+        return words
+    hint = 'needs `if __name__ == "__main__":` around its work, and cannot be read from standard input'
+    return f"{words}. A script that starts one {hint}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +24,7 @@ from .client import DeltaSink
 from .hand_over import LOST_WORDS
 from .messages import Builder
 from .process import ProcessClient, profile_each
+from .starting import Flag, start_together
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +32,15 @@ ROLES = ("prompt", "completion")
 MOST_REVIVALS = 3  # in a row, without a request that got through in between
 
 
-Starter = Callable[[int, threading.Event, Callable[[str], None]], ProcessClient]
+Starter = Callable[[int, Flag, Callable[[str], None]], ProcessClient]
 """(which, give_up, on_dead), as ProcessClient has them."""
 
 
-def children(build: Builder, arguments: Sequence[Any]) -> Starter:
-    """Starts engines in child processes, each from its argument."""
-    return lambda which, give_up, on_dead: ProcessClient(build, arguments[which], give_up=give_up, on_dead=on_dead)
+def children(build: Builder, arguments: Sequence[Any], leftovers: Sequence[str] = ()) -> Starter:
+    """Starts engines in child processes, each from its argument; ``leftovers`` as ProcessClient has them."""
+    return lambda which, give_up, on_dead: ProcessClient(
+        build, arguments[which], give_up=give_up, on_dead=on_dead, leftovers=leftovers
+    )
 
 
 class _Way:
@@ -60,10 +63,10 @@ class _Way:
 class ProcessPair:
     """``start`` starts, or finds, the prompt engine (0) or the completion engine (1). Thread-safe.
 
-    Raises EngineDead, naming the engine, when one does not start.
+    Raises EngineDead, naming the engine, when one does not start, or when ``give_up`` is set before both have.
     """
 
-    def __init__(self, start: Starter) -> None:
+    def __init__(self, start: Starter, give_up: Flag | None = None) -> None:
         self._starter = start
         self._lock = threading.Lock()
         self._ways: dict[str, _Way] = {}
@@ -73,7 +76,7 @@ class ProcessPair:
         self._reviver: threading.Thread | None = None
         self.on_close: Callable[[], None] = lambda: None
         self._started = False
-        self._prompt, self._completion = self._start_both()
+        self._prompt, self._completion = start_together([partial(self._start, which) for which in range(2)], give_up)
         self._started = True
         self.infos = self._prompt.info, self._completion.info
         if (why := self._prompt.dead or self._completion.dead) is not None:  # one died while the other was starting
@@ -82,28 +85,7 @@ class ProcessPair:
 
     # -- starting -------------------------------------------------------------------------------------------------
 
-    def _start_both(self) -> tuple[ProcessClient, ProcessClient]:
-        give_up = threading.Event()
-        failures: list[EngineDead] = []  # the first is the reason of the other
-
-        def start(which: int) -> ProcessClient | None:
-            try:
-                return self._start(which, give_up)
-            except EngineDead as error:
-                failures.append(error)
-                give_up.set()
-                return None
-
-        with ThreadPoolExecutor(2) as pool:
-            prompt, completion = pool.map(start, range(2))
-        if prompt is None or completion is None:
-            for client in (prompt, completion):
-                if client is not None:
-                    client.close()
-            raise failures[0]
-        return prompt, completion
-
-    def _start(self, which: int, give_up: threading.Event) -> ProcessClient:
+    def _start(self, which: int, give_up: Flag) -> ProcessClient:
         try:
             return self._starter(which, give_up, (self._prompt_died, self._completion_died)[which])
         except EngineDead as error:
@@ -125,6 +107,9 @@ class ProcessPair:
             with way.lock:
                 way.over = True
             self._forget(name)
+            if prompt.dead is not None and self._dead is None:
+                words = f"the prompt engine: {prompt.dead}; another one is being started: try again"
+                raise EngineDead(words) from None
             raise
 
     def abort(self, request_id: str) -> None:
@@ -215,6 +200,12 @@ class ProcessPair:
             return self._prompt, self._completion
 
     @property
+    def gone(self) -> str | None:
+        """Why it is gone though nobody closed it."""
+        why = self._completion.gone
+        return self._dead or (None if why is None else f"the completion engine: {why}")
+
+    @property
     def alive(self) -> bool:
         """While the prompt engine starts again, requests are refused, but what was handed over goes on."""
         return self._dead is None and not self._closing.is_set() and self._completion.alive
@@ -238,9 +229,11 @@ class ProcessPair:
         return profile_each(dict(zip(ROLES, self._engines)), seconds)
 
     def close(self) -> None:
-        """Ends open requests and both engines."""
+        """Ends open requests and both engines. Where the completion engine is gone already, they are told so."""
         if self._closing.is_set():
             return
+        if (why := self.gone) is not None:
+            self._prompt.kill(why)
         self._closing.set()
         if self._reviver is not None:
             self._reviver.join(10)
@@ -250,5 +243,7 @@ class ProcessPair:
 
 
 def _of(delta: TokenDelta, which: str) -> TokenDelta:
-    """An end told by the front of a dead engine says which engine it was."""
+    """An end told by the front of a dead engine says which engine it was, unless it was ended for the other's sake."""
+    if (delta.error or "").startswith(tuple(f"the {role} engine: " for role in ROLES)):
+        return delta
     return msgspec.structs.replace(delta, error=f"the {which} engine: {delta.error}")

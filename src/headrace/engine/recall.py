@@ -7,7 +7,6 @@ the reason for which its KV did not come. Used by the completion engine's loop o
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -48,9 +47,8 @@ class Recall:
         connector: KVConnector,
         observer: StepObserver | None,
         wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connector, self._observer, self._wake, self._clock = connector, observer, wake, clock
+        self._connector, self._observer, self._wake = connector, observer, wake
         self._calls: deque[_Call] = deque()
         self._broken = False  # a load failed: what the pool names may never have been written
 
@@ -63,12 +61,13 @@ class Recall:
         session = self._connector.open(request.prompt_token_ids, salt, request.adapter, local, self._wake)
         self._calls.append(_Call(entry, item, why, session))
 
-    def turn(self, roster: Roster) -> None:
-        """In order, one at a time: nobody may hit what an earlier one has named and not loaded yet."""
-        while self._calls and self._over(roster, self._calls[0]):
+    def turn(self, roster: Roster, late: Callable[[HandedOver], bool]) -> None:
+        """In order, one at a time: nobody may hit what an earlier one has named and not loaded yet. ``late``: whether
+        a sequence has waited too long for room."""
+        while self._calls and self._over(roster, self._calls[0], late):
             self._calls.popleft()
 
-    def _over(self, roster: Roster, call: _Call) -> bool:
+    def _over(self, roster: Roster, call: _Call, late: Callable[[HandedOver], bool]) -> bool:
         if roster.entry_of(call.entry.seq_id) is None and call.load is None:  # ended meanwhile
             call.session.cancel()
             return True
@@ -76,12 +75,12 @@ class Recall:
         if count is None:
             return False
         if not call.placed and roster.entry_of(call.entry.seq_id) is not None:
-            self._place(roster, call, count)
+            self._place(roster, call, count, late)
         if call.load is not None and not call.load.done():
             return False
         return self._finish(roster, call)
 
-    def _place(self, roster: Roster, call: _Call, count: int) -> None:
+    def _place(self, roster: Roster, call: _Call, count: int, late: Callable[[HandedOver], bool]) -> None:
         core, seq_id = roster.core, call.entry.seq_id
         if call.load is None and count > call.session.first and not self._broken:
             self._import(roster, call, count)
@@ -92,7 +91,7 @@ class Recall:
             call.placed = True
             if self._observer:
                 self._observer.placed(seq_id, True)
-        elif self._clock() > call.item.deadline_s:
+        elif late(call.item):
             roster.end_entry(call.entry, "error", f"{call.why}; and there was no room for it")
 
     def _import(self, roster: Roster, call: _Call, count: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from headrace.contract.errors import EngineDead
 from .messages import POLL_MS, Close, Failed, Greet, Poke, Ready, ToFront
 from .process import ProcessClient
 from .sockets import Secure, connect_dealer
+from .starting import Flag
 
 CONNECT_TIMEOUT_S = 600.0
 SILENCE_TIMEOUT_S = 10.0
@@ -56,10 +56,10 @@ class RemoteClient(ProcessClient):
         secure: Secure | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
-        give_up: threading.Event | None = None,
+        give_up: Flag | None = None,
         on_dead: Callable[[str], None] | None = None,
     ) -> None:
-        self._address = address
+        self._address, self._label = address, ""
         self._next_ping_s = 0.0
         elsewhere: Any = _Elsewhere()
         self._process, self._folder = elsewhere, elsewhere
@@ -80,7 +80,6 @@ class RemoteClient(ProcessClient):
             if isinstance(message, Failed):  # perhaps its front is dead, and it has yet to notice
                 why = f"{self._address}: {message.message}"
                 deadline = min(deadline, time.monotonic() + REFUSED_FOR_S)
-        self._discard()
         raise EngineDead("the engine is not needed any more" if self._give_up.is_set() else why)
 
     def _ping(self, message: Greet | Poke) -> None:

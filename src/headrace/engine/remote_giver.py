@@ -6,6 +6,7 @@ side is silent the port is closed, so that no sequence is given to nobody; it op
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -56,6 +57,7 @@ class RemoteGiver:
         self._bare: set[str] = set()
         self._epoch = self._capacity = 0
         self._recalls = False
+        self.moved_s = -math.inf
         self._heard_s: float | None = None
         self._outbox: deque[_Outgoing] = deque()
         self._decoder = msgspec.msgpack.Decoder(ToGiver)
@@ -177,6 +179,7 @@ class RemoteGiver:
                 self._slots.clear()
                 self._bare.clear()
             self._epoch, self._capacity, self._recalls = message.epoch, message.capacity, message.recalls
+            self.moved_s = self._heard_s - message.still_s
 
     def leave(self) -> None:
         """Ends the thread; what was not sent yet stays unsent."""

@@ -7,6 +7,7 @@ much, or from before this taker's time is an error of its own request or nothing
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
@@ -68,6 +69,7 @@ class RemoteTaker:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.patience_s = patience_s
+        self._moved_s = -math.inf
         self.recalls = False  # set by who has a store to recall from
         self.wake: Callable[[], None] = lambda: None
         self._codec, self._capacity = codec, capacity
@@ -86,6 +88,9 @@ class RemoteTaker:
         self._thread.start()
 
     # -- the engine's loop --------------------------------------------------------------------------------------
+
+    def moved(self, now_s: float) -> None:
+        self._moved_s = now_s
 
     def take(self) -> HandedOver | None:
         with self._lock:
@@ -149,7 +154,7 @@ class RemoteTaker:
         known = self._givers.setdefault(giver, _Giver(now))
         known.heard_s = now
         if isinstance(message, Hello):
-            self._send(giver, Welcome(self._epoch, self._capacity, self.recalls))
+            self._send(giver, Welcome(self._epoch, self._capacity, self.recalls, now - self._moved_s))
         elif isinstance(message, Drop):
             if known.pieces.pop(message.request_id, None) is not None:
                 self._freed.append((giver, message.request_id))

@@ -10,15 +10,19 @@ import numpy as np
 
 from headrace._core import Scheduler
 from headrace.contract.plan import Outcome, StepPlan
-from headrace.contract.stats import EngineStats
+from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.obs.metrics import STEP_TOKENS
 
+from .last_steps import LastSteps
 from .overlap import OverlapMeter
 
 Votes = Callable[[], tuple[dict[str, int], float]]
 """Decisions of a voted group so far by their outcome, and the seconds spent on them."""
 GraphSteps = Callable[[], dict[str, int]]
 """Steps so far by graph mode; asked on the loop's thread after each turn."""
+
+
+_DROPPED, _GONE = int(Outcome.DROPPED), int(Outcome.GONE)  # once: an enum's member costs a look-up each time
 
 
 class StepCounts:
@@ -30,11 +34,13 @@ class StepCounts:
         graph_steps: GraphSteps | None = None,
         votes: Votes | None = None,
         kv_store: GraphSteps | None = None,
+        expert_load: Callable[[], ExpertLoad] | None = None,
     ) -> None:
         self._core = core
         self._graph_steps = graph_steps or dict
         self._votes: Votes = votes or (lambda: ({}, 0.0))
         self._kv_store = kv_store or dict
+        self._expert_load = expert_load or ExpertLoad
         self.steps = 0
         self.failed_steps = 0
         self.scheduled_tokens = 0
@@ -42,6 +48,7 @@ class StepCounts:
         self.sampled_tokens = 0
         self.token_budget_left = 0
         self.overlap = OverlapMeter()
+        self.last = LastSteps()
         self.verified_drafts = 0
         self.accepted_drafts = 0
         self.speculating = False
@@ -69,6 +76,7 @@ class StepCounts:
             self.scheduled_tokens += len(seen)
             self.decode_tokens += len(seen)
             self.attended += int(seen.sum(dtype=np.int64)) + len(seen)
+            self.last.launched(plan, "decode" if size else "company", size, size)
             return
         known, before = (plan.num_scheduled - plan.num_drafts).astype(np.int64), seen.astype(np.int64)
         num_decoding = int((known == 1).sum())
@@ -77,14 +85,16 @@ class StepCounts:
         self.prefill_steps += num_decoding == 0
         self.mixed_steps += 0 < num_decoding < len(known)
         self.attended += int((known * before + known * (known + 1) // 2).sum())
+        kind = "prefill" if not num_decoding else "mixed" if num_decoding < len(known) else "decode"
+        self.last.launched(plan, kind, len(known), size)
 
     def committed(self, plan: StepPlan, commit: Any) -> None:
         """A step's results are in the core (its CommitResult): what was computed for nobody?"""
         outcomes = commit.outcomes
-        if len(outcomes) and outcomes.max() >= Outcome.DROPPED:
+        if len(outcomes) and int(outcomes.max()) >= _DROPPED:
             sizes = plan.num_scheduled
-            self.gone_tokens += int(sizes[outcomes == Outcome.GONE].sum())
-            self.dropped_tokens += int(sizes[outcomes == Outcome.DROPPED].sum())
+            self.gone_tokens += int(sizes[outcomes == _GONE].sum())
+            self.dropped_tokens += int(sizes[outcomes == _DROPPED].sum())
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""
@@ -124,7 +134,9 @@ class StepCounts:
             speculating=self.speculating,
             graph_steps=self._graph_steps(),
             overlap=self.overlap.snapshot(),
+            last_steps=self.last.snapshot(),
             votes=votes,
             vote_wait_s=vote_wait_s,
             kv_store=self._kv_store(),
+            experts=self._expert_load(),
         )

@@ -1,10 +1,11 @@
-"""The disk as the store sees it: a dozen calls, so that a test can script every fault of a real one.
+"""The disk as the store sees it: some fifteen calls, so that a test can script every fault of a real one.
 
 Nothing here decides anything. Every file is for its owner alone (mode 0600), every folder 0700.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Sequence
@@ -51,6 +52,25 @@ class Disk:
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
+
+    def reserve(self, path: Path, size: int) -> None:
+        """Makes the file, where there is none, and gives its first bytes places on the disk: who maps it may then write
+        there. A disk that cannot promise places is taken as it is."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise
+        finally:
+            os.close(fd)
+
+    def reserved(self, path: Path) -> int:
+        """Bytes of a file that have places on the disk; 0 for one that is not there."""
+        try:
+            return path.stat().st_blocks * 512
+        except FileNotFoundError:
+            return 0
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import lmdb
 
+from .disk import Disk
+from .environments import ENVIRONMENTS, Closed
 from .segment import PAGE, padded
 
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
 SEGMENT = struct.Struct("<QQ")
 TENANT = struct.Struct("<Q")
 SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last use
-MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
 FORMAT = b"1"
 
 EntryKey = bytes
@@ -142,11 +143,10 @@ class Change:
 
 
 class Index:
-    """Opens or creates. Raises lmdb.Error; one process must not open the same folder twice."""
+    """Opens or creates, in an existing folder. Raises lmdb.Error, OSError."""
 
-    def __init__(self, folder: Path) -> None:
-        # Without sync: a killed process loses nothing; a power failure may cost the index, which is then rebuilt.
-        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=512)
+    def __init__(self, folder: Path, disk: Disk | None = None) -> None:
+        self._env, self._held = ENVIRONMENTS.take(folder, disk or Disk())
         self._env.reader_check()  # slots of readers that were killed
         self.entries = self._env.open_db(b"entries")
         self.segments = self._env.open_db(b"segments")
@@ -196,4 +196,7 @@ class Index:
         self._env.sync(True)
 
     def close(self) -> None:
-        self._env.close()
+        """Later calls raise lmdb.Error. Others of this process may go on with theirs."""
+        if not isinstance(self._env, Closed):
+            self._env = Closed()
+            ENVIRONMENTS.give(self._held)

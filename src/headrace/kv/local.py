@@ -28,7 +28,7 @@ from .facts import facts_of
 from .index import Entry, EntryKey, Index, entry_key
 from .policy import Policy
 from .records import RecordSpec, StoreMatch, usable_grains
-from .recovery import recover, remove_index
+from .recovery import open_index
 from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
 from .uses import Uses
 from .writer import SegmentWriter, open_segment
@@ -80,14 +80,7 @@ class LocalStore:
         try:
             for path in (self.segments, place):
                 self.disk.make_folder(path)
-            try:
-                index = Index(place)
-                self.counts.recovered = recover(self.disk, self.segments, index)
-            except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-                log.warning("the KV store's index is damaged (%s) and is built anew", error)
-                remove_index(place)
-                index = Index(place)
-                self.counts.recovered = recover(self.disk, self.segments, index)
+            index, self.counts.recovered = open_index(self.disk, self.segments, place)
         except Trouble as error:
             raise StoreError(str(self.folder), f"cannot be opened: {error}") from error
         return index

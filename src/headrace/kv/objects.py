@@ -240,4 +240,4 @@ def _checked(whole: Bytes, key: bytes, kind: int, space: bytes) -> Bytes | None:
 
 def _refusal(error: Exception) -> bool:
     """Whether the store answered at all: then it need not be left alone."""
-    return type(error).__name__ in ("NotSupportedError", "InvalidPathError")
+    return type(error).__name__ in ("NotSupportedError", "InvalidPathError", "FullError")

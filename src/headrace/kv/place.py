@@ -10,6 +10,7 @@ from headrace.contract.errors import ConfigError
 OFF = "off"
 SCHEMES = ("tcp://", "ipc://")
 BUCKETS = ("s3://",)
+MOONCAKE = "mooncake://"
 STRIPED = "striped:"
 NUM_STRIPED = 12
 DEFAULT_BYTES = 4 << 30
@@ -25,6 +26,11 @@ def is_address(where: str) -> bool:
 def is_bucket(where: str) -> bool:
     """Whether a store is an object store."""
     return where.startswith(BUCKETS)
+
+
+def is_mooncake(where: str) -> bool:
+    """Whether a store is a Mooncake Store, named by its master's address."""
+    return where.startswith(MOONCAKE)
 
 
 def is_striped(where: str) -> bool:
@@ -44,7 +50,7 @@ def striped_places(where: str) -> list[str]:
         raise ConfigError("kv_store", f"{path}: {getattr(error, 'strerror', None) or error}") from error
     places = [place for line in lines if (place := line.partition("#")[0].strip())]
     for place in places:
-        if is_address(place) or is_striped(place):
+        if is_address(place) or is_striped(place) or is_mooncake(place):
             raise ConfigError("kv_store", f"{path}: a place must be a folder or a bucket, not {place}")
     distinct = {place if is_bucket(place) else str(Path(place).expanduser().resolve()) for place in places}
     if len(places) != NUM_STRIPED or len(distinct) != NUM_STRIPED:

@@ -6,13 +6,41 @@ Whatever was complete is found again; the rest is given back. Segments of living
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from pathlib import Path
+
+import lmdb
 
 from .disk import Disk, write_all
 from .index import Entry, Index, entry_key
 from .segment import FOOT, PAGE, ValueHead, encode_mark, read_payload, scan
 from .writer import PART, SEALED, part_path, sealed_path
+
+log = logging.getLogger("headrace.kv")
+
+
+DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError)
+
+
+def open_index(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
+    """The index at ``place`` of the segments in ``folder``, in agreement with them, and how many values were found
+    again. A damaged one is built anew. Raises OSError and lmdb.Error."""
+    try:
+        return _open_recovered(disk, folder, place)
+    except DAMAGED as error:
+        log.warning("the KV store's index is damaged (%s) and is built anew", error)
+        remove_index(place)
+        return _open_recovered(disk, folder, place)
+
+
+def _open_recovered(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
+    index = Index(place, disk)
+    try:
+        return index, recover(disk, folder, index)
+    except BaseException:
+        index.close()
+        raise
 
 
 def recover(disk: Disk, folder: Path, index: Index) -> int:

@@ -70,6 +70,10 @@ def _write_memo(path: Path, memo: Memo) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-    with os.fdopen(fd, "wb") as file:
-        file.write(msgspec.json.encode(memo))
-    temporary.replace(path)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(memo))
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

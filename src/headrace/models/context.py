@@ -10,7 +10,10 @@ from torch import Tensor
 
 from headrace.contract.layout import Layout
 from headrace.contract.picture import Eyes, Picture
+from headrace.contract.stats import ExpertLoad
 from headrace.kernels.ops import Ops
+from headrace.parallel.eplb.stats import RebalanceConfig
+from headrace.parallel.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,23 @@ class HasEyes(Protocol):
 
     def picture_rows(self, picture: Picture) -> Tensor:
         """(rows, hidden): what stands in the prompt in place of embeddings; a function of the content alone."""
+        ...
+
+
+@runtime_checkable
+class SharesExperts(Protocol):
+    """A model whose routed experts can be spread over the ranks of a group."""
+
+    def share_experts(self, exchange: Exchange, rebalance: RebalanceConfig | None) -> None:
+        """Joins the group: from now on all ranks run the same steps. ``rebalance`` None: experts never move."""
+        ...
+
+    def company(self) -> None:
+        """A step in which only other ranks have rows. Nothing happens where experts are not shared."""
+        ...
+
+    def expert_load(self) -> ExpertLoad:
+        """What experts have done since the start; any thread may ask."""
         ...
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.contract.errors import ModelError
+from headrace.contract.errors import ConfigError, ModelError
 from headrace.kernels.ops import Ops
+from headrace.parallel.eplb.balancer import ExpertShare
+from headrace.parallel.tensor import TensorShare
 
 from .context import Model
 from .deepseek_v41.assembly import TokenMap, load_v41, v41_bytes
@@ -17,26 +19,49 @@ from .weights.checkpoint import Checkpoint
 
 
 def _load_dense(
-    architecture: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None, exact: bool, _: TokenMap | None
+    architecture: str,
+    checkpoint: Checkpoint,
+    ops: Ops,
+    progress: Progress | None,
+    exact: bool,
+    _: TokenMap | None,
+    share: Share | None,
 ) -> Model:
-    return load_dense(architecture, checkpoint, ops, progress, exact)
+    if isinstance(share, ExpertShare):
+        raise ConfigError("expert_parallel", f"{architecture} has no experts that ranks could share")
+    return load_dense(architecture, checkpoint, ops, progress, exact, share)
 
 
 def _load_v41(
-    _: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None, exact: bool, token_map: TokenMap | None
+    _: str,
+    checkpoint: Checkpoint,
+    ops: Ops,
+    progress: Progress | None,
+    exact: bool,
+    token_map: TokenMap | None,
+    share: Share | None,
 ) -> Model:
-    return load_v41(checkpoint, ops, progress, "float32" if exact else "bfloat16", token_map)
+    if isinstance(share, TensorShare):
+        raise ConfigError("tensor_parallel_size", f"{V41} is spread by its experts: expert_parallel")
+    return load_v41(checkpoint, ops, progress, "float32" if exact else "bfloat16", token_map, share)
 
 
-def _v41_bytes(_: str, checkpoint: Checkpoint, __: bool) -> int:
-    return v41_bytes(checkpoint)
+def _dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool, _: Share | None) -> int:
+    return dense_bytes(architecture, checkpoint, exact)
 
 
-# (architecture, checkpoint, ops, progress, exact, token map) -> model
-Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool, TokenMap | None], Model]
+def _v41_bytes(_: str, checkpoint: Checkpoint, __: bool, share: Share | None) -> int:
+    return v41_bytes(checkpoint, share if isinstance(share, ExpertShare) else None)
+
+
+Share = ExpertShare | TensorShare
+"""A rank's part of a model."""
+# (architecture, checkpoint, ops, progress, exact, token map, share of the experts) -> model
+Loader = Callable[[str, Checkpoint, Ops, Progress | None, bool, TokenMap | None, Share | None], Model]
 LOADERS: dict[str, Loader] = {**dict.fromkeys(DENSE, _load_dense), V41: _load_v41}
-# (architecture, checkpoint, exact) -> bytes
-SIZERS: dict[str, Callable[[str, Checkpoint, bool], int]] = {**dict.fromkeys(DENSE, dense_bytes), V41: _v41_bytes}
+# (architecture, checkpoint, exact, share of the experts) -> bytes
+Sizer = Callable[[str, Checkpoint, bool, Share | None], int]
+SIZERS: dict[str, Sizer] = {**dict.fromkeys(DENSE, _dense_bytes), V41: _v41_bytes}
 GIB = 1 << 30
 
 
@@ -57,8 +82,10 @@ def load_model(
     progress: Progress | None = None,
     exact: bool = False,
     token_map: TokenMap | None = None,
+    share: Share | None = None,
 ) -> Model:
-    """Read and pack all weights. ``progress(done, total)`` counts tensors, or layers.
+    """Read and pack all weights. ``progress(done, total)`` counts tensors, or layers. With ``share`` only one rank's
+    part of the routed experts: the model must then be joined to its group before it runs.
 
     ``token_map`` gives what models with Engram hash instead of token ids; it is called only for those.
 
@@ -69,16 +96,16 @@ def load_model(
     ConfigError for a setting the architecture does not support. Both before weights are read, where possible.
     """
     architecture = _architecture(checkpoint)
-    return LOADERS[architecture](architecture, checkpoint, ops, progress, exact, token_map)
+    return LOADERS[architecture](architecture, checkpoint, ops, progress, exact, token_map, share)
 
 
-def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False) -> None:
+def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False, share: Share | None = None) -> None:
     """Before anything is read: ModelError when the model cannot fit in ``free_bytes``. Other errors: as ``load_model``.
 
     A machine that runs out of memory gives no error; it stalls, and then kills some process.
     """
     architecture = _architecture(checkpoint)
-    needed = SIZERS[architecture](architecture, checkpoint, exact)
+    needed = SIZERS[architecture](architecture, checkpoint, exact, share)
     if needed > free_bytes:
         sizes = f"need {needed / GIB:.2f} GiB of memory, {free_bytes / GIB:.2f} GiB are free"
         raise ModelError(checkpoint.source, f"its weights and position tables {sizes}")

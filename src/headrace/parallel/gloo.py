@@ -1,8 +1,8 @@
-"""A group of processes over ``torch.distributed`` with gloo, which runs on any CPU and over TCP.
+"""Groups of processes over ``torch.distributed`` with gloo, which runs on any CPU and over TCP.
 
-Imports torch; nothing else in this room does. The group is its own (not torch's default one), so that model
-collectives and votes never mix. It knows no one's name and no password: who can reach a meeting point can join, so a
-group on one machine meets in a file and listens on the loopback address alone.
+Each group is its own (not torch's default one): votes go over a ``GlooGroup``, rows of a step over a ``GlooExchange``,
+and the two never mix. Neither knows a name or a password: who can reach a meeting point can join, so a group on one
+machine meets in a file and listens on the loopback address alone.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from headrace.contract.errors import ConfigError, GroupBroken
 
 
-class GlooGroup:
-    """This process's end. ``address`` is the meeting point: ``host:port``, which rank 0 opens, or ``file:PATH`` for
-    processes of one machine, in a folder that only their user can enter; the system then chooses all ports.
-
-    Raises GroupBroken when the others do not come within ``timeout_s``; the same deadline holds for each call, unless
-    ``call_timeout_s`` sets another.
-    """
+class _Joined:
+    """One process's end of a group that has met."""
 
     def __init__(
         self, rank: int, size: int, address: str, timeout_s: float = 120.0, call_timeout_s: float | None = None
     ) -> None:
+        """``address`` is the meeting point: ``host:port``, which rank 0 opens, or ``file:PATH`` for processes of one
+        machine, in a folder that only their user can enter; the system then chooses all ports.
+
+        Raises GroupBroken when the others do not come within ``timeout_s``; the same deadline holds for each call,
+        unless ``call_timeout_s`` sets another.
+        """
         if not 0 <= rank < size:
             raise ConfigError("rank", f"{rank} is not a rank of a group of {size}")
         deadline = timedelta(seconds=timeout_s)
@@ -43,16 +45,13 @@ class GlooGroup:
         except (RuntimeError, dist.DistError) as error:
             raise GroupBroken(f"rank {rank} of {size} could not meet the others at {address}: {error}") from error
 
-    def least(self, values: Sequence[int]) -> list[int]:
-        """The least of each value over all ranks. Raises GroupBroken when a rank is gone or silent."""
+    def _call(self, options: Any, start: Callable[[Any, Any], Any]) -> None:
+        """Starts a collective and waits for it. Raises GroupBroken when a rank is gone or silent."""
         if self._group is None:
             raise GroupBroken(f"rank {self.rank} of {self.size} has left its group")
-        votes = torch.tensor(list(values), dtype=torch.int64)
-        options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
         options.timeout = timedelta(seconds=self._timeout_s)
         try:
-            self._group.allreduce([votes], options).wait()  # type: ignore[attr-defined]
+            start(self._group, options).wait()
         except RuntimeError as error:
             self.close()
             reason = str(error).splitlines()[0]
@@ -60,12 +59,48 @@ class GlooGroup:
                 f"rank {self.rank} of {self.size}: another rank is gone, or did not answer within "
                 f"{self._timeout_s:g} s ({reason})"
             ) from error
-        answer: list[int] = votes.tolist()
-        return answer
+
+    def _reduced(self, values: Tensor, how: Any) -> Tensor:
+        options = dist.AllreduceOptions()
+        options.reduceOp = how
+        out = values.clone()
+        self._call(options, lambda group, options: group.allreduce([out], options))
+        return out
 
     def close(self) -> None:
         """Leaves the group: connections close, so the others notice at their next call."""
         self._group = None
+
+
+class GlooGroup(_Joined):
+    """This process's end of a group that votes (``collectives.Collective``)."""
+
+    def least(self, values: Sequence[int]) -> list[int]:
+        """The least of each value over all ranks. Raises GroupBroken when a rank is gone or silent."""
+        votes = torch.tensor(list(values), dtype=torch.int64)
+        answer: list[int] = self._reduced(votes, dist.ReduceOp.MIN).tolist()
+        return answer
+
+
+class GlooExchange(_Joined):
+    """This process's end of an ``exchange.Exchange``."""
+
+    def rows(self, parts: Sequence[Tensor], expected: Sequence[int] | None = None) -> list[Tensor]:
+        sent = [len(part) for part in parts]
+        ones = [1] * self.size
+        counts = self._all_to_all(torch.tensor(sent), ones, ones).tolist() if expected is None else list(expected)
+        return list(self._all_to_all(torch.cat(list(parts)), sent, counts).split(counts))
+
+    def _all_to_all(self, values: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        out = torch.empty((sum(received), *values.shape[1:]), dtype=values.dtype)
+        self._call(
+            dist.AllToAllOptions(),
+            lambda group, options: group.alltoall_base(out, values.contiguous(), received, sent, options),
+        )
+        return out
+
+    def total(self, values: Tensor) -> Tensor:
+        return self._reduced(values, dist.ReduceOp.SUM)
 
 
 def _meeting(address: str, rank: int, size: int, deadline: timedelta) -> Callable[[], tuple[Any, Any]]:

@@ -5,6 +5,7 @@ A file that is old, damaged or of another key is measured again, never an error:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import time
@@ -88,10 +89,12 @@ def load(
 def save(folder: Path, curve: Curve) -> None:
     """Keeps a curve; readers see the old file or the new one, never a part. A disk that refuses is only a warning."""
     path = folder / curve.key.file_name
+    part = path.with_name(f"{path.name}.{time.monotonic_ns()}.part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{time.monotonic_ns()}.part")
         part.write_bytes(msgspec.json.encode(curve))
         part.replace(path)
     except OSError as error:
         log.warning("%s: the cost curve cannot be kept: %s", path, error)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,9 +11,16 @@ from torch import Tensor
 from headrace.contract.batch import PackedBatch
 from headrace.contract.plan import IntArray
 from headrace.kernels.ops import Ops
-from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
+from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model, SharesExperts
 
 from .graphs import Graphs
+
+
+class Mirror(Protocol):
+    """Other ranks that run what this one runs (``followers``)."""
+
+    def step(self, batch: PackedBatch) -> None: ...
+    def clone(self, pairs: IntArray) -> None: ...
 
 
 class Runner:
@@ -22,11 +30,27 @@ class Runner:
     With ``graphs`` a step that fits one is replayed from it; its results are then views that the next step overwrites.
     """
 
-    def __init__(self, model: Model, ops: Ops, kv: Sequence[LayerKV], graphs: Graphs | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        ops: Ops,
+        kv: Sequence[LayerKV],
+        graphs: Graphs | None = None,
+        followers: Mirror | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> None:
+        """``followers`` are told of everything that this rank does to its KV."""
         self.model = model
         self.ops = ops
         self.graphs = graphs
         self._kv = kv
+        self._followers = followers
+        self._on_close = on_close
+
+    def close(self) -> None:
+        """No step comes any more."""
+        if self._on_close is not None:
+            self._on_close()
 
     @property
     def kv(self) -> Sequence[LayerKV]:
@@ -53,6 +77,8 @@ class Runner:
         """Copies KV blocks, ``pairs`` flat (from, to), in this order: one may be a later one's source."""
         if len(pairs) == 0:
             return
+        if self._followers is not None:
+            self._followers.clone(pairs)
         tensors = self._kv_tensors()
         for source, target in zip(pairs[::2].tolist(), pairs[1::2].tolist()):
             for tensor in tensors:
@@ -77,6 +103,8 @@ class Runner:
     ) -> tuple[Tensor, Tensor]:
         """(hidden (T, D), logits (R, V)) with logits for ``rows`` (R,) int32 of the batch; with ``greedy`` not their
         logits but the ids (R,) int32 that greedy sampling draws from them."""
+        if self._followers is not None:
+            self._followers.step(batch)
         graph = self.graphs.find(batch, len(rows)) if self.graphs is not None else None
         if graph is not None:
             return graph.run(context, rows, greedy)
@@ -84,6 +112,11 @@ class Runner:
         if greedy:
             return hidden, self.model.greedy_ids(self.ops.gather_rows(hidden, rows))
         return hidden, self.logits(hidden, rows)
+
+    def company(self) -> None:
+        """A step in company of other ranks: there are no rows here, but maybe experts that others need."""
+        if isinstance(self.model, SharesExperts):
+            self.model.company()
 
     def logits(self, hidden: Tensor, rows: Tensor) -> Tensor:
         """Logits (R, V) of the given rows (R,) int32 of ``hidden``."""

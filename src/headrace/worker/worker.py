@@ -133,6 +133,7 @@ class Worker:
 
     def close(self) -> None:
         self._device.close()
+        self._runner.close()
 
     # -- device thread ------------------------------------------------------------------------------------------
 
@@ -143,7 +144,8 @@ class Worker:
         if self._speculator is not None:
             self._speculator.take(handle.plan, handle.starts)
         if len(handle.plan.seq_ids) == 0:
-            return  # a step in company of other ranks; a dense model has nothing to exchange in it
+            self._runner.company()
+            return
         if self._speculator is not None and not handle.plain:
             self._forward_drafts(handle, self._speculator)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from served import Running, Script, running, scripted_llm
 
 from headrace.contract.errors import ConfigError
 from headrace.lab.bench.load.arrivals import Synthetic
-from headrace.lab.bench.load.client import ServerError, Target
+from headrace.lab.bench.load.client import ServerError, Target, ask
 from headrace.lab.bench.load.figures import Slo
 from headrace.lab.bench.load.run import bench_serve
 
@@ -31,6 +32,12 @@ def test_all_of_it_is_answered(scripted: Running, rate: float | None, concurrenc
     assert len(scripted.requests) - before == 13  # one to warm up
     scripted.settled()
     assert len(told["curves"]) == 2
+
+
+def test_texts_and_further_fields_are_sent(scripted: Running) -> None:
+    target = Target(scripted.url, extra={"max_tokens": 3})
+    outcome = asyncio.run(ask(target, "abc", 9))
+    assert (outcome.error, outcome.num_prompt, outcome.tokens) == (None, 3, 3)
 
 
 def test_an_slo_that_nothing_keeps(scripted: Running) -> None:

@@ -23,6 +23,7 @@ from cli_models import SMALL, start, write_model
 from served import DEADLINE_S, until
 
 TEXT = "/v1/completions"
+END_S = 4 * DEADLINE_S  # two processes take leave, on a machine that may have much else to do
 ENDLESS: dict[str, Any] = {"prompt": "x", "max_tokens": 200_000, "ignore_eos": True, "stream": True}
 
 
@@ -103,7 +104,7 @@ def test_a_killed_front_takes_its_engine_with_it(model: str) -> None:
         with served.http.stream("POST", TEXT, json=ENDLESS) as response:
             next(response.iter_lines())
             served.process.kill()
-            served.process.wait(DEADLINE_S)
+            served.process.wait(END_S)
             until(lambda: not Path(f"/proc/{engine}").exists() or zombie(engine), "the engine outlives its front")
 
 
@@ -131,7 +132,7 @@ def test_a_signal_drains_open_requests_end_well_and_new_ones_are_sent_away(model
         assert refused.get("/health").status_code == 200
         os.kill(engine, signal.SIGCONT)
         assert opened.result(DEADLINE_S).json()["usage"]["completion_tokens"] == 15
-        assert served.process.wait(DEADLINE_S) == 0
+        assert served.process.wait(END_S) == 0
 
 
 def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) -> None:
@@ -141,7 +142,7 @@ def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) 
         served.process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line.startswith("data: ")]
         assert "error" in json.loads(rest[-1][6:])
-        assert served.process.wait(DEADLINE_S) == 0
+        assert served.process.wait(END_S) == 0
 
 
 def test_a_client_of_a_process_that_goes_away_frees_the_engine(model: str) -> None:

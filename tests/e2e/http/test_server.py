@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,6 +309,23 @@ def test_the_load_is_told_in_numbers(script: Script) -> None:
     asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
     assert asked <= set(load), "the page asks for numbers that nobody tells"
     assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)
+    steps = load["last_steps"]
+    assert [step["step"] for step in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
+    assert {step["kind"] for step in steps} <= {"prefill", "mixed", "decode"}
+    assert sum(step["sequences"] for step in steps) >= 5
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
+def test_a_browser_shows_the_load(script: Script, tmp_path: Path) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        server.complete("x", max_tokens=5)
+        server.settled()
+        browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+        command = [*browser, "--virtual-time-budget=3000", "--dump-dom", f"{server.url}/"]
+        page = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert "tiny · ready" in page
+    assert '<dd id="tokens">5</dd>' in page
+    assert page.count("<td>decode</td>") >= 4  # the last steps, newest first
 
 
 def test_what_a_refusal_quotes_is_cut(scripted: Running) -> None:

@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 from kv_values import FaultyDisk, found, key_of, put
 
+from headrace.contract.errors import StoreError
 from headrace.kv import reclaim
+from headrace.kv.environments import LOCK_BYTES
 from headrace.kv.local import LocalStore
 from headrace.kv.segment import PAGE
+from headrace.kv.weights import weights_digest
 
 ROOMY = 64 << 20
 ROOT = Path(__file__).resolve().parents[3]
@@ -49,6 +52,37 @@ def test_a_full_disk_costs_that_value_only(tmp_path: Path, limit: int) -> None:
     assert found(again, 1)
     assert found(again, 2)
     again.close()
+
+
+def test_a_full_disk_refuses_the_store_before_anything_is_mapped(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    disk.full_after = 0
+    with pytest.raises(StoreError, match=r"cannot be opened: .*full"):
+        LocalStore(tmp_path, ROOMY, disk=disk)
+    assert (tmp_path / "index" / "lock.mdb").stat().st_size == 0
+    assert not (tmp_path / "index" / "data.mdb").exists()
+    store = LocalStore(tmp_path, ROOMY)
+    assert put(store, 1)
+    store.close()
+
+
+def test_what_the_index_writes_through_a_map_has_its_place_on_the_disk(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path, ROOMY)
+    lock = (tmp_path / "index" / "lock.mdb").stat()
+    assert lock.st_size == LOCK_BYTES
+    assert lock.st_blocks * 512 >= LOCK_BYTES
+    disk = FaultyDisk()
+    disk.full_after = 0  # another engine, when the disk has become full: the place is there already
+    store.close()
+    LocalStore(tmp_path, ROOMY, disk=disk).close()
+
+
+def test_a_digest_that_cannot_be_noted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"weights")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("scripted")))
+    assert weights_digest([model], tmp_path / "kv" / "weights.json")
+    assert not list((tmp_path / "kv").iterdir())
 
 
 @pytest.mark.parametrize("size", [1, 7, 4096, 4097])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +53,38 @@ def test_what_cannot_be_opened_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         LocalStore(tmp_path / "file", ROOMY)
-    store = LocalStore(tmp_path / "kv", ROOMY)
-    with pytest.raises(StoreError, match="cannot be opened"):  # one process opens it once
-        LocalStore(tmp_path / "kv", ROOMY)
-    assert put(store, 1)
-    store.close()
+
+
+def test_two_in_one_process_share_a_folder(tmp_path: Path) -> None:
+    one, other = LocalStore(tmp_path / "kv", ROOMY), LocalStore(tmp_path / "kv", ROOMY, name_space=bytes([2] * 16))
+    assert put(one, 1)
+    assert put(other, 2)
+    assert found(one, 2)
+    assert not found(other, 1)  # of another namespace
+    one.close()
+    one.close()
+    assert not put(one, 3)
+    assert not found(one, 2)
+    assert put(other, 3)  # goes on
+    other.close()
+    again = LocalStore(tmp_path / "kv", ROOMY)
+    assert reclaim.check(again) == (3, 0)
+    again.close()
+
+
+def test_many_threads_of_many_stores_lose_nothing(tmp_path: Path) -> None:
+    stores = [LocalStore(tmp_path, ROOMY, segment_bytes=100_000) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda s=store, n=n: [put(s, i) for i in range(n, 60, 3)])
+        for n, store in enumerate(stores)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found(store, i) for store in stores for i in range(60))
+    for store in stores:
+        store.close()
 
 
 def test_other_weights_or_dtype_never_see_a_value(tmp_path: Path) -> None:

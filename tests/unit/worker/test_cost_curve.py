@@ -58,3 +58,9 @@ def test_measured_by_medians_after_a_warm_up() -> None:
     assert curve.times_ms == pytest.approx([3.0, 6.0])
     assert curve.measured_at == 5.0
     assert CostModel(curve.sizes, curve.times_ms).snapshot().time_ms(3, 1) == pytest.approx(6.0)
+
+
+def test_a_curve_that_cannot_be_kept_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("scripted")))
+    save(tmp_path, curve_at(0.0))
+    assert not list(tmp_path.iterdir())

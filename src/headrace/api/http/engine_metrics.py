@@ -28,6 +28,8 @@ def put_engine(metrics: Metrics, stats: EngineStats, cost: StepCost | None) -> N
         put("kv_store_events", count, event)
     for mode, count in stats.graph_steps.items():
         put("graph_steps", count, mode)
+    put("expert_moves", stats.experts.moves)
+    put("moe_lb", stats.experts.balance)
     _put_steps(metrics, stats, cost)
     _put_overlap(metrics, stats.overlap)
 
@@ -71,6 +73,7 @@ def put_ranks(metrics: Metrics, ranks: Sequence[EngineStats]) -> None:
         put("rank_kv_cache_usage_ratio", _share(stats.used_blocks, stats.num_blocks), rank)
         put("rank_steps", stats.steps, rank)
         put("rank_step_tokens", stats.scheduled_tokens, rank)
+        put("rank_expert_rows", stats.experts.rows, rank)
         for outcome, count in stats.votes.items():
             put("votes", count, rank, outcome)
         put("vote_wait_seconds", stats.vote_wait_s, rank)

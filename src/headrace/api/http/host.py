@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import cached_property
 
 import msgspec
 
-from headrace.contract.errors import ConfigError, HeadraceError
+from headrace.contract.errors import ConfigError, EngineDead, HeadraceError
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
@@ -48,7 +49,8 @@ class HostLimits:
 
 
 class EngineHost:
-    """Owns the engine. ``names``: what clients may call the model; the first is what answers say."""
+    """Owns the engine. ``names``: what clients may call the model; the first is what answers say. ``give_up``: what
+    ``start`` heeds; set when nobody waits for an engine any more."""
 
     def __init__(
         self,
@@ -58,9 +60,11 @@ class EngineHost:
         parsers: ParserChoice | None = None,
         tenancy: Tenancy | None = None,
         codec: str = "template",
+        give_up: threading.Event | None = None,
     ) -> None:
         self.tenancy = tenancy
         self._start = start
+        self._give_up = give_up or threading.Event()
         self._parsers, self._codec = parsers, codec
         self.llm = start()
         if codec != "template":
@@ -145,26 +149,36 @@ class EngineHost:
             await self._restart()
 
     async def _restart(self) -> None:
-        log.error("the engine died; starting it again")
         dead = self.llm
+        log.error("the engine died (%s); starting it again", dead.client.gone or "nobody knows why")
         try:
             await asyncio.to_thread(dead.close)
-            self.llm = await asyncio.to_thread(self._start)
+            self.llm = await asyncio.to_thread(self._start_again)
         except HeadraceError as error:
             log.error("the engine did not come back: %s", error)
             return
         self.metrics.add("engine_restarts")
         log.warning("the engine is back")
 
+    def _start_again(self) -> AsyncLLM:
+        """On a thread, which nobody can stop: it stops by itself once there is no need for an engine."""
+        llm = self._start()
+        if self._give_up.is_set():
+            llm.close()
+            raise EngineDead("the engine is not needed any more")
+        return llm
+
     async def drain(self, deadline_s: float) -> bool:
         """Takes nothing new; waits for what is open. False when the deadline came first."""
         self.draining = True
+        self._give_up.set()  # an engine that is being started again would come for nobody
         end = time.monotonic() + deadline_s
         while self.num_open and time.monotonic() < end:
             await asyncio.sleep(0.02)
         return self.num_open == 0
 
     def close(self) -> None:
+        self._give_up.set()
         if self._watcher is not None:
             self._watcher.cancel()
         self.intake.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.contract.errors import InvalidRequest
 
+from ..pictures import NamedPicture, expand
 from ..prompts import Prepared
 from ..protocol.chat_body import ChatBody, Message, template_messages
 from ..protocol.chat_reply import ChatReply
@@ -21,6 +22,7 @@ from ..protocol.responses_reply import ResponsesReply
 from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
 from ..text.answer_forms import Mark
+from ..text.chat import HOLDER
 from ..text.tokenizer import Tokenizer
 from .host import EngineHost
 
@@ -50,17 +52,33 @@ def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
 
 
-def chat_ids(host: EngineHost, messages: list[Message], **told: Any) -> list[int]:
-    """Prompt ids of a conversation; ``told``: further arguments of ``Codec.encode``. Raises InvalidRequest."""
-    tokenizer_of(host, "messages")
-    return host.codec.encode(template_messages(messages), **told)
+def chat_prompt(host: EngineHost, messages: list[Message], **told: Any) -> dict[str, Any]:
+    """A conversation as a prompt: ids, and its pictures if any. ``told``: further arguments of ``Codec.encode``.
+
+    Raises InvalidRequest."""
+    tokenizer, eyes = tokenizer_of(host, "messages"), host.llm.eyes
+    pictures: list[NamedPicture] = []
+    said = template_messages(messages, None if eyes is None else pictures)
+    if eyes is None or not pictures:
+        return {"prompt_token_ids": host.codec.encode(said, **told)}
+    ids = host.codec.encode(said, picture=tokenizer.token_text(eyes.token_id), **told)
+    if ids.count(eyes.token_id) != len(pictures):
+        words = f"{HOLDER!a} in a text, or a chat template that drops pictures: {len(pictures)} came"
+        raise InvalidRequest("messages", f"{words}, the prompt shows {ids.count(eyes.token_id)}")
+    return {"prompt_token_ids": ids, "images": pictures}
+
+
+def counted_ids(host: EngineHost, prompt: Mapping[str, Any]) -> list[int]:
+    """The ids of ``chat_prompt``, a picture's as many as it has rows."""
+    ids: list[int] = prompt["prompt_token_ids"]
+    return expand(host.llm.eyes, ids, prompt["images"])[0] if "images" in prompt else ids
 
 
 def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish, sampling = body.tool_wish(), body.sampling()
     begins = body.add_generation_prompt is not False
-    ids = chat_ids(
+    prompt = chat_prompt(
         host,
         body.messages,
         tools=wish.for_template(),
@@ -68,9 +86,8 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
         add_generation_prompt=begins,
         context=host.llm.max_model_len,
     )
-    plan, sampling = host.codec.read(wish, ids, sampling)
-    prompt = {"prompt_token_ids": ids, **body.prompt_fields()}
-    prepared = host.llm.prepare(prompt, sampling, request_id)
+    plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], sampling)
+    prepared = host.llm.prepare(prompt | body.prompt_fields(), sampling, request_id)
     reply = ChatReply(
         head(host, request_id),
         tokenizer_of(host, "messages"),
@@ -83,25 +100,30 @@ def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:
     return Job([prepared], reply, body.streams, plan.mark_ids)
 
 
-def messages_ids(host: EngineHost, body: CountBody, context: int | None = None) -> list[int]:
+def messages_prompt(host: EngineHost, body: CountBody, context: int | None = None) -> dict[str, Any]:
     """``context``: as ``encode_chat``; without it a prompt of any length is counted."""
     tools = body.tool_wish().for_template()
-    return chat_ids(host, body.conversation(), tools=tools, variables=body.variables(), context=context)
+    return chat_prompt(host, body.conversation(), tools=tools, variables=body.variables(), context=context)
+
+
+def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
+    """All that the model would read."""
+    return counted_ids(host, messages_prompt(host, body))
 
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
-    ids = messages_ids(host, body, host.llm.max_model_len)
-    plan, sampling = host.codec.read(body.tool_wish(), ids, body.sampling())
-    prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
+    prompt = messages_prompt(host, body, host.llm.max_model_len)
+    plan, sampling = host.codec.read(body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
+    prepared = host.llm.prepare(prompt, sampling, request_id)
     return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.mark_ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    ids = chat_ids(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
-    plan, sampling = host.codec.read(wish, ids, body.sampling())
-    prepared = host.llm.prepare({"prompt_token_ids": ids}, sampling, request_id)
+    prompt = chat_prompt(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
+    plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
+    prepared = host.llm.prepare(prompt, sampling, request_id)
     return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.mark_ids)
 
 

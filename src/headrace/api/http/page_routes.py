@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 from fastapi import APIRouter, Response
 
 from .errors import HttpError
@@ -51,6 +52,7 @@ def page_routes(host: EngineHost) -> APIRouter:
                 "prefix_hits": stats.prefix_hits,
                 "preemptions": stats.preemptions,
                 "generation_tokens": int(counted["generation_tokens"][()]),
+                "last_steps": [msgspec.to_builtins(step) for step in stats.last_steps],
             }
         )
 

@@ -15,7 +15,7 @@ from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
 from ..text.tokenizer import Tokenizer
 from .errors import unavailable
 from .host import EngineHost
-from .jobs import chat_ids, tokenizer_of
+from .jobs import chat_prompt, counted_ids, tokenizer_of
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -91,13 +91,14 @@ def _detokenized(host: EngineHost, body: DetokenizeBody) -> Response:
 def _tokenized(host: EngineHost, body: TokenizeBody) -> Response:
     if body.messages is not None:
         tokenizer = tokenizer_of(host, "messages")
-        ids = chat_ids(
+        prompt = chat_prompt(
             host,
             body.messages,
             tools=body.tools,
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,
         )
+        ids = counted_ids(host, prompt)
     else:
         tokenizer = tokenizer_of(host, "prompt")
         ids = tokenizer.encode(body.prompt or "", add_special=body.add_special_tokens)

@@ -10,16 +10,12 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
+from ..pictures import NamedPicture
+from ..text.chat import HOLDER
+from .picture_parts import KINDS, Part, read_picture
 from .sampling import SamplingBody
 from .structure import structure
 from .tools import ToolWish, legacy_functions, openai_tools
-
-
-class Part(msgspec.Struct, kw_only=True):
-    """One piece of a message's content. Only text is read; other kinds are refused by name."""
-
-    type: str
-    text: str | None = None
 
 
 class Message(msgspec.Struct, kw_only=True):
@@ -100,18 +96,23 @@ class ChatBody(SamplingBody, kw_only=True):
             raise InvalidRequest("modalities", "only text is served")
 
 
+PICTURED_ROLES = ("user", "tool")
 TEMPLATE_ROLES = {"developer": "system", "function": "tool"}  # names that templates do not know
 
 
-def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """Messages as chat templates expect them: plain text contents, roles by the names they know."""
+def template_messages(messages: list[Message], pictures: list[NamedPicture] | None = None) -> list[dict[str, Any]]:
+    """Messages as chat templates expect them: plain text contents, roles by the names they know.
+
+    ``pictures`` gets those of the contents, where a ``HOLDER`` stands for each; None: the model reads text only.
+    """
     if not messages:
         raise InvalidRequest("messages", "must hold at least one message")
-    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [_template_message(message, f"messages[{i}]", pictures) for i, message in enumerate(messages)]
 
 
-def _template_message(message: Message, where: str) -> dict[str, Any]:
-    content = _plain(message.content, f"{where}.content")
+def _template_message(message: Message, where: str, pictures: list[NamedPicture] | None) -> dict[str, Any]:
+    shown = pictures if message.role in PICTURED_ROLES else None
+    content = _plain(message.content, f"{where}.content", shown)
     calls = message.tool_calls or _legacy_call(message)
     if content is None and not (message.role == "assistant" and calls):
         raise InvalidRequest(f"{where}.content", "is required")
@@ -130,13 +131,17 @@ def _legacy_call(message: Message) -> list[dict[str, Any]]:
     return [{"id": "call_0", "type": "function", "function": message.function_call}]
 
 
-def _plain(content: str | list[Part] | None, where: str) -> str | None:
+def _plain(content: str | list[Part] | None, where: str, pictures: list[NamedPicture] | None) -> str | None:
     if content is None or isinstance(content, str):
         return content
     texts = []
     for i, part in enumerate(content):
+        if part.type in KINDS and pictures is not None:
+            read_picture(part, f"{where}[{i}]", pictures)
+            texts.append(HOLDER)
+            continue
         if part.type not in ("text", "input_text", "output_text") or part.text is None:
-            raise InvalidRequest(f"{where}[{i}]", f"a part of type {part.type!r} is not served: this model reads text")
+            raise InvalidRequest(f"{where}[{i}]", f"a part of type {part.type!r} is not served: here only text is read")
         texts.append(part.text)
     return "\n".join(texts)
 

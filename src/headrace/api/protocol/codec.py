@@ -36,9 +36,11 @@ class Codec(Protocol):
         variables: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         context: int | None = None,
+        picture: str | None = None,
     ) -> list[int]:
         """Prompt ids. ``messages`` as ``template_messages`` makes them. Raises InvalidRequest; also for what is plainly
-        too long for ``context`` tokens, if it is given."""
+        too long for ``context`` tokens, if it is given. ``picture``: the control token that takes the place of every
+        ``HOLDER``."""
         ...
 
     def read(self, wish: ToolWish, ids: list[int], sampling: SamplingParams) -> tuple[Reading, SamplingParams]:
@@ -63,6 +65,7 @@ class ChatTemplateCodec:
         variables: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         context: int | None = None,
+        picture: str | None = None,
     ) -> list[int]:
         if not self._form.template_has_tools:
             messages, tools = with_tools(messages, tools), None
@@ -73,6 +76,7 @@ class ChatTemplateCodec:
             variables=variables,
             add_generation_prompt=add_generation_prompt,
             context=context,
+            picture=picture,
         )
 
     def read(self, wish: ToolWish, ids: list[int], sampling: SamplingParams) -> tuple[Reading, SamplingParams]:

@@ -1,4 +1,4 @@
-"""``/v1/messages`` and its ``count_tokens``: the requests (Anthropic's protocol). Images are refused by name."""
+"""``/v1/messages`` and its ``count_tokens``: the requests (Anthropic's protocol)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
-from .chat_body import Message, Part
+from .chat_body import Message
+from .picture_parts import Part
 from .tools import ToolWish, anthropic_tools
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """One block of a message: text, thinking (not told to the model again), tool_use, tool_result."""
+    """One block of a message: text, image, thinking (not told to the model again), tool_use, tool_result."""
 
     type: str
     text: str | None = None
+    source: dict[str, Any] | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -101,9 +103,9 @@ def _messages(turn: Turn, where: str) -> list[Message]:
         elif block.type == "tool_use":
             calls.append(_call(block, place))
         elif block.type not in ("thinking", "redacted_thinking"):
-            if block.type != "text" or block.text is None:
-                raise InvalidRequest(place, f"a block of type {block.type!r} is not served: this model reads text")
-            texts.append(Part(type="text", text=block.text))
+            if block.type != "image" and (block.type != "text" or block.text is None):
+                raise InvalidRequest(place, f"a block of type {block.type!r} is not served")
+            texts.append(Part(type=block.type, text=block.text, source=block.source))
     if not (texts or calls):
         return results
     return [*results, Message(role=turn.role, content=texts or None, tool_calls=calls or None)]

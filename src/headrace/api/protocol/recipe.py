@@ -55,7 +55,10 @@ class RecipeCodec:
         variables: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
         context: int | None = None,
+        picture: str | None = None,
     ) -> list[int]:
+        if picture is not None:
+            raise InvalidRequest("messages", "pictures are not served with the recipe codec")
         if not add_generation_prompt:
             raise InvalidRequest("add_generation_prompt", "must be true: this codec always asks for an answer")
         conversation = self._conversation(messages, tools or [], variables or {})

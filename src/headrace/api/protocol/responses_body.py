@@ -9,7 +9,8 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
-from .chat_body import Message, Part
+from .chat_body import Message
+from .picture_parts import Part
 from .structure import from_format
 from .tools import ToolWish, openai_tools
 

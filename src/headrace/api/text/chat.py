@@ -19,6 +19,7 @@ from .specials import SpecialMatcher
 from .template import Message, render_chat
 from .tokenizer import Tokenizer
 
+HOLDER = "\U0010fffd"  # stands for a picture until everything else is settled; no text of a message may hold it
 PRIVATE = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE))
 EDGED = ("content", "text")
 
@@ -33,15 +34,17 @@ def encode_chat(
     variables: Mapping[str, Any] | None = None,
     limits: RenderLimits | None = None,
     context: int | None = None,
+    picture: str | None = None,
 ) -> list[int]:
-    """Prompt ids of a conversation under ``template`` (default: the model's own).
+    """Prompt ids of a conversation under ``template`` (default: the model's own). ``picture``: the control token that
+    takes the place of every ``HOLDER``; None where there are none.
 
     Exactly one BOS where the model wants one, whether the template writes it or not. Raises as
     ``render_chat``, and InvalidRequest for what is plainly too long for ``context`` tokens, before it is tokenized.
     """
 
     def render(said: Any, offered: Any) -> str:
-        return render_chat(
+        rendered = render_chat(
             template or tokenizer.chat_template,
             said,
             bos="" if tokenizer.bos_id is None else tokenizer.token_text(tokenizer.bos_id),
@@ -51,6 +54,7 @@ def encode_chat(
             variables=variables,
             limits=limits,
         )
+        return rendered if picture is None else rendered.replace(HOLDER, picture)
 
     plain = render(messages, tools)
     if context is not None:

@@ -36,11 +36,13 @@ def _place(name: str, table: Callable[[dict[str, Any]], str]) -> Place:
 WHOLE = _place("peers", markdown)
 BRIEF = _place("peers, in short", brief)
 PEERS = (WHOLE, BRIEF)
+SIDE_BY_SIDE = ("trace", "edge", "verification")
+"""Benchmarks whose rows are named ``contender: quantity``."""
 
 
 def places_of(bench: str) -> tuple[Place, ...]:
     """Where the report of a benchmark goes."""
-    return (_place(bench, side_by_side if bench == "trace" else listed),)
+    return (_place(bench, side_by_side if bench in SIDE_BY_SIDE else listed),)
 
 
 def check_document(document: Path, places: Sequence[Place] = PEERS) -> tuple[str, Place]:
@@ -60,3 +62,13 @@ def insert(document: Path, result: dict[str, Any], places: Sequence[Place] = PEE
     text, place = check_document(document, places)
     before, after = text[: text.index(place.begin)], text[text.index(place.end) :]
     document.write_text(f"{before}{place.begin}\n{place.table(result)}{after}", "utf-8")
+
+
+def insert_text(document: Path, name: str, text: str) -> None:
+    """Puts ``text`` between the markers of ``name``. Raises ConfigError when the document lacks them."""
+    insert(document, {}, (_place(name, lambda _: text),))
+
+
+def check_text(document: Path, name: str) -> None:
+    """Raises ConfigError, before any work, for a document without the markers of ``name``."""
+    check_document(document, (_place(name, lambda _: ""),))

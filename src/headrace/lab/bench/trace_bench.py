@@ -56,7 +56,7 @@ def bench_trace(
     votes: dict[str, str] = {}
     for number in range(rounds):
         for name, own in configs.items():
-            connected = connect(own, own_process=name != "split")
+            connected = connect(own, own_process=True)
             try:
                 runs[name].append(_run(connected, arrivals, ranks, f"{number}", work))
                 votes[name] = _votes(connected)
@@ -87,7 +87,7 @@ def require_fits(arrivals: Sequence[Arrival], most: int) -> None:
 
 
 def contender(config: EngineConfig, discipline: str, ranks: int) -> EngineConfig:
-    """The configuration with this discipline on so many ranks; split has one process for both of its engines."""
+    """The configuration with this discipline on so many ranks; split always is two engines, each in its process."""
     return dataclasses.replace(
         config,
         scheduler=dataclasses.replace(config.scheduler, discipline=discipline),

@@ -48,9 +48,13 @@ class Arithmetic:
         """The same where the result stays float32 in every mode."""
         return self.ops.linear(x.contiguous(), w, None)
 
+    def coded(self, x: Tensor) -> Tensor:
+        """The input of 4- and 8-bit matrices: rounded once where several read it."""
+        return x if self.mode == "float32" else round_mxfp8(x)
+
     def coded_linear(self, x: Tensor, w: Weight) -> Tensor:
-        """A 4- or 8-bit matrix."""
-        return self.linear(x if self.mode == "float32" else round_mxfp8(x), w)
+        """A 4- or 8-bit matrix, from an input as it is."""
+        return self.linear(self.coded(x), w)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self.stored(self.ops.rms_norm(x.contiguous(), weight, eps))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from math import prod
 
@@ -14,6 +15,7 @@ from headrace.models.dense.assembly import Progress
 from headrace.models.weights.checkpoint import Checkpoint
 from headrace.models.weights.dummy import DummyCheckpoint
 from headrace.models.weights.hf_directory import HFDirectory
+from headrace.parallel.eplb.balancer import ExpertShare
 
 from .config import V41Config, derive_v41
 from .config_parts import MoEConfig
@@ -42,12 +44,19 @@ from .tensor_ops import inverse_frequencies, rotary_table
 from .tensor_table import Table, tensor_table
 
 TokenMap = Callable[[], Tensor]
+ROUTED = re.compile(r"layers\.\d+\.ffn\.experts\.")
 
 
 def load_v41(
-    checkpoint: Checkpoint, ops: Ops, progress: Progress | None, mode: str, token_map: TokenMap | None
+    checkpoint: Checkpoint,
+    ops: Ops,
+    progress: Progress | None,
+    mode: str,
+    token_map: TokenMap | None,
+    share: ExpertShare | None = None,
 ) -> V41Model:
-    """Build the model. ``token_map`` gives compressed ids (vocab,) int32; needed when the model has Engram.
+    """Build the model. ``token_map`` gives compressed ids (vocab,) int32; needed when the model has Engram. ``share``:
+    of the backbone's routed experts only a rank's are read.
 
     Errors: ConfigError for a setting, ModelError for a tensor or a token map that does not fit.
     """
@@ -56,17 +65,22 @@ def load_v41(
     if isinstance(checkpoint, DummyCheckpoint):
         token_map = token_map or (lambda: torch.arange(config.vocab_size, dtype=torch.int32))
     compressed = _token_map(config, checkpoint.source, token_map)
-    params = _Assembly(config, reader, ops, progress).model(compressed)
-    return V41Model(config, params, kv_layout(config), ops, mode)
+    params = _Assembly(config, reader, ops, progress, share).model(compressed)
+    return V41Model(config, params, kv_layout(config), ops, mode, share)
 
 
-def v41_bytes(checkpoint: Checkpoint) -> int:
+def v41_bytes(checkpoint: Checkpoint, share: ExpertShare | None = None) -> int:
     """Least memory that ``load_v41`` takes: matrices in bfloat16, rotary tables. Engram tables stay in their file."""
     config, table = check(checkpoint)
     TensorReader(_raw(checkpoint, table), table)
     rotary = 2 * config.max_positions * config.rope_dims * 4
     read = (t for name, t in table.items() if "engram.embed" not in name or isinstance(checkpoint, DummyCheckpoint))
-    return rotary + sum(2 * prod(t.shape) for t in read)
+    elsewhere = 0.0
+    if share is not None:
+        here = len(set(share.held(config.moe.num_experts))) / config.moe.num_experts
+        routed = (t for name, t in table.items() if ROUTED.match(name) and name.endswith(".weight"))
+        elsewhere = (1 - here) * sum(2 * prod(t.shape) for t in routed)
+    return rotary + sum(2 * prod(t.shape) for t in read) - int(elsewhere)
 
 
 def check(checkpoint: Checkpoint) -> tuple[V41Config, Table]:
@@ -105,8 +119,16 @@ def _token_map(config: V41Config, source: str, token_map: TokenMap | None) -> Te
 class _Assembly:
     """One pass over a checkpoint, layer by layer."""
 
-    def __init__(self, config: V41Config, reader: TensorReader, ops: Ops, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        config: V41Config,
+        reader: TensorReader,
+        ops: Ops,
+        progress: Progress | None,
+        share: ExpertShare | None,
+    ) -> None:
         self.config, self.reader, self.ops, self.progress = config, reader, ops, progress
+        self.share = share
         self.done, self.total = 0, config.num_layers + config.draft.num_layers + 1
         plain = inverse_frequencies(config.rope_theta, config.rope_dims, None)
         stretched = inverse_frequencies(config.compress_rope_theta, config.rope_dims, config.yarn)
@@ -158,7 +180,7 @@ class _Assembly:
             attention=self._attention(f"{at}attn."),
             expert_norm=self.reader.floats(f"{at}ffn_norm.weight"),
             expert_mix=self._mix(f"{at}hc_ffn_"),
-            moe=self._moe(f"{at}ffn.", moe),
+            moe=self._moe(f"{at}ffn.", self._held(moe, at)),
             rotary=rotary,
             compressor=compressor,
             index_keys=index_keys,
@@ -183,19 +205,29 @@ class _Assembly:
             out_up=self._coded(f"{at}wo_b"),
         )
 
-    def _moe(self, at: str, moe: MoEConfig) -> MoEParams:
+    def _held(self, moe: MoEConfig, at: str) -> list[int]:
+        """The routed experts to read: draft layers keep all of theirs on every rank."""
+        if self.share is None or at.startswith("mtp."):
+            return list(range(moe.num_experts))
+        return self.share.held(moe.num_experts)
+
+    def _moe(self, at: str, held: list[int]) -> MoEParams:
+        read = {number: self._expert(f"{at}experts.{number}.") for number in sorted(set(held))}
         bias = self.reader.floats(f"{at}gate.bias")
         own = self.reader.has(f"{at}gate.bias_vl")
         return MoEParams(
             gate=self._plain(f"{at}gate.weight"),
             bias=bias,
             image_bias=self.reader.floats(f"{at}gate.bias_vl") if own else bias,
-            experts=tuple(self._expert(f"{at}experts.{number}.") for number in range(moe.num_experts)),
+            experts=tuple(read[number] for number in held),
             shared=self._expert(f"{at}shared_experts."),
         )
 
     def _expert(self, at: str) -> ExpertParams:
-        return ExpertParams(self._coded(f"{at}w1", f"{at}w3"), self._coded(f"{at}w2"))
+        gate, up, down = (self.reader.matrix(f"{at}{part}") for part in ("w1", "w3", "w2"))
+        if self.share is not None and any(part.dtype != torch.bfloat16 for part in (gate, up, down)):
+            raise ModelError(at, "holds weights beyond bfloat16: such an expert cannot travel between ranks")
+        return ExpertParams(self.ops.pack_weight([gate, up]), self.ops.pack_weight([down]))
 
     def _compressor(self, at: str, layer: int) -> CompressorParams:
         parts = ["wgate", "wkv"] if self.config.topology.ratios[layer] == 2 else ["wkv"]

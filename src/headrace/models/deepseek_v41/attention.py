@@ -41,34 +41,34 @@ def attend(ops: Ops, query: Tensor, keys: Tensor, visible: Tensor, sink: Tensor)
 
 def attention(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> Tensor:
     """(T, hidden), normed -> (T, hidden). Writes what the layer owns of the caches, then reads."""
-    latent = query_latent(step, params.attention, hidden)
-    query = heads_of(step, params, latent, step.positions)
+    coded = step.arithmetic.coded(hidden)
+    latent = query_latent(step, params.attention, coded)
+    coded_latent = step.arithmetic.coded(latent)
+    query = heads_of(step, params, coded_latent, step.positions)
     window = step.records.window[layer]
-    step.pages.write(window, step.slice_of, step.positions, window_record(step, params, hidden, step.positions))
+    step.pages.write(window, step.slice_of, step.positions, window_record(step, params, coded, step.positions))
     if params.compressor is not None and step.compressed != layer:
         compress(step, layer, params, hidden)
     if params.indexer is not None:
-        select(step, layer, params, latent, hidden)
+        select(step, layer, params, coded_latent, hidden)
     seen = [_attend_slice(step, layer, params, s, query[s.rows]) for s in step.slices]
     return project_out(step, params, torch.cat(seen), step.positions)
 
 
-def query_latent(step: Program, params: AttentionParams, hidden: Tensor) -> Tensor:
-    """(T, q_rank): what queries of attention and indexer are made of."""
-    return step.arithmetic.norm(
-        step.arithmetic.coded_linear(hidden, params.q_down), params.q_norm, step.config.norm_eps
-    )
+def query_latent(step: Program, params: AttentionParams, coded: Tensor) -> Tensor:
+    """(T, q_rank): what queries of attention and indexer are made of. ``coded``: hidden states, rounded."""
+    return step.arithmetic.norm(step.arithmetic.linear(coded, params.q_down), params.q_norm, step.config.norm_eps)
 
 
-def heads_of(step: Program, params: LayerParams, latent: Tensor, positions: Tensor) -> Tensor:
+def heads_of(step: Program, params: LayerParams, coded_latent: Tensor, positions: Tensor) -> Tensor:
     """(T, heads, head_dim), rotated."""
-    query = step.arithmetic.coded_linear(latent, params.attention.q_up).unflatten(1, (step.config.num_heads, -1))
+    query = step.arithmetic.linear(coded_latent, params.attention.q_up).unflatten(1, (step.config.num_heads, -1))
     return step.arithmetic.stored(rotate_tail(query, params.rotary, positions))
 
 
-def window_record(step: Program, params: LayerParams, hidden: Tensor, positions: Tensor) -> Tensor:
-    """(T, bytes): the rotated latent of each token as the window keeps it."""
-    latent = step.arithmetic.coded_linear(hidden, params.attention.kv)
+def window_record(step: Program, params: LayerParams, coded: Tensor, positions: Tensor) -> Tensor:
+    """(T, bytes): the rotated latent of each token as the window keeps it. ``coded``: hidden states, rounded."""
+    latent = step.arithmetic.linear(coded, params.attention.kv)
     latent = step.arithmetic.norm(latent, params.attention.kv_norm, step.config.norm_eps)
     return pack_mxfp8(step.arithmetic.stored(rotate_tail(latent, params.rotary, positions)))
 

@@ -16,4 +16,5 @@ def context_records(program: Program, draft: DraftParams, features: Tensor, posi
     """Window records (T, bytes) of each draft layer, from features (T, taps * hidden) at ``positions`` (T,)."""
     hidden = program.arithmetic.coded_linear(features, draft.main_project)
     hidden = program.arithmetic.norm(hidden, draft.main_norm, program.config.norm_eps)
-    return [window_record(program, layer, hidden, positions) for layer in draft.layers]
+    coded = program.arithmetic.coded(hidden)
+    return [window_record(program, layer, coded, positions) for layer in draft.layers]

@@ -80,8 +80,10 @@ def _attention(
     block = program.config.draft.block
 
     def run(hidden: Tensor) -> Tensor:
-        query = heads_of(program, layer, query_latent(program, layer.attention, hidden), positions)
-        own = unpack_mxfp8(window_record(program, layer, hidden, positions))
+        coded = program.arithmetic.coded(hidden)
+        latent = program.arithmetic.coded(query_latent(program, layer.attention, coded))
+        query = heads_of(program, layer, latent, positions)
+        own = unpack_mxfp8(window_record(program, layer, coded, positions))
         seen = []
         for number, context in enumerate(contexts):
             rows = slice(number * block, (number + 1) * block)

@@ -1,10 +1,13 @@
 """The expert sub-layer: a gate chooses few of many small MLPs per token, and one shared MLP sees every token.
 
 A token's contributions are added in the order of expert numbers, then the shared one's: the sum does not depend on
-who else is in the batch.
+who else is in the batch. Who computes the chosen ones is behind ``RoutedExperts``: this rank, or the ranks of a group.
 """
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
@@ -12,8 +15,10 @@ from torch import Tensor
 from .arithmetic import Arithmetic
 from .config_parts import MoEConfig
 from .params import ExpertParams, MoEParams
-from .step import Program
 from .tensor_ops import silu, softplus, sum_over
+
+if TYPE_CHECKING:
+    from .step import Program
 
 LEAST_SUM = 1e-20
 
@@ -31,21 +36,78 @@ def choose_experts(logits: Tensor, bias: Tensor, moe: MoEConfig) -> tuple[Tensor
     return chosen, moe.scaling * picked / total
 
 
-def experts(step: Program, params: MoEParams, moe: MoEConfig, hidden: Tensor, image_rows: Tensor) -> Tensor:
-    """(T, hidden), normed -> (T, hidden)."""
-    arithmetic, limit = step.arithmetic, step.config.swiglu_limit
+class RoutedExperts(Protocol):
+    """Who computes what tokens chose."""
+
+    def step(self) -> AbstractContextManager[None]:
+        """Around all layers of a step."""
+        ...
+
+    def run(
+        self, program: Program, layer: int, params: MoEParams, hidden: Tensor, chosen: Tensor, weights: Tensor
+    ) -> Tensor:
+        """hidden (T, hidden) as inputs of 4-bit matrices are, chosen (T, k) int64 ascending, weights (T, k) ->
+        (T, hidden): contributions added in the order of ``chosen``."""
+        ...
+
+    def company(self, program: Program) -> None:
+        """A step of other ranks, to which this one adds no rows."""
+        ...
+
+
+class LocalExperts:
+    """All experts are here."""
+
+    def step(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def run(
+        self, program: Program, layer: int, params: MoEParams, hidden: Tensor, chosen: Tensor, weights: Tensor
+    ) -> Tensor:
+        del layer
+        out, limit = torch.zeros_like(hidden), program.config.swiglu_limit
+        if len(hidden) == 1:  # a lone row needs no gathering
+            for number, weight in zip(chosen[0].tolist(), weights[0].split(1)):
+                out += run_expert(program.arithmetic, params.experts[number], hidden, weight, limit)
+            return out
+        for number in chosen.unique().tolist():
+            rows, place = (chosen == number).nonzero(as_tuple=True)
+            expert, weight = params.experts[number], weights[rows, place]
+            out[rows] += run_expert(program.arithmetic, expert, hidden[rows], weight, limit)
+        return out
+
+    def company(self, program: Program) -> None:
+        del program
+
+
+LOCAL = LocalExperts()
+
+
+def experts(
+    step: Program,
+    params: MoEParams,
+    moe: MoEConfig,
+    hidden: Tensor,
+    image_rows: Tensor,
+    routed: RoutedExperts = LOCAL,
+    layer: int = 0,
+) -> Tensor:
+    """(T, hidden), normed -> (T, hidden). ``layer`` is for ``routed``."""
+    arithmetic = step.arithmetic
     bias = torch.where(image_rows.unsqueeze(1), params.image_bias, params.bias)
     chosen, weights = choose_experts(arithmetic.exact_linear(hidden, params.gate), bias, moe)
-    out = torch.zeros_like(hidden)
-    for number in chosen.unique().tolist():
-        rows, place = (chosen == number).nonzero(as_tuple=True)
-        out[rows] += _expert(arithmetic, params.experts[number], hidden[rows], weights[rows, place], limit)
-    return arithmetic.stored(out + _expert(arithmetic, params.shared, hidden, None, limit))
+    coded = arithmetic.coded(hidden)
+    out = routed.run(step, layer, params, coded, chosen, weights)
+    shared = run_expert(arithmetic, params.shared, coded, None, step.config.swiglu_limit)
+    return arithmetic.stored(out + shared)
 
 
-def _expert(arithmetic: Arithmetic, expert: ExpertParams, x: Tensor, weight: Tensor | None, limit: float) -> Tensor:
-    """The token's weight is multiplied in before the second product, and so before its input's rounding."""
-    gate, up = arithmetic.coded_linear(x, expert.gate_up).chunk(2, dim=1)
+def run_expert(
+    arithmetic: Arithmetic, expert: ExpertParams, coded: Tensor, weight: Tensor | None, limit: float
+) -> Tensor:
+    """(n, hidden), rounded as inputs are -> (n, hidden). The tokens' weights (n,) are multiplied in before the second
+    product, and so before its input's rounding."""
+    gate, up = arithmetic.linear(coded, expert.gate_up).chunk(2, dim=1)
     inner = silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
     if weight is not None:
         inner = inner * weight.unsqueeze(1)

@@ -8,14 +8,20 @@ from torch import Tensor
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import RecordLayout
 from headrace.contract.picture import Eyes, Picture
+from headrace.contract.stats import ExpertLoad
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
+from headrace.parallel.eplb.balancer import ExpertShare
+from headrace.parallel.eplb.stats import RebalanceConfig
+from headrace.parallel.exchange import Exchange
 
 from .arithmetic import Arithmetic
 from .compression import compress
 from .config import V41Config
 from .draft_context import context_records
 from .drafting import V41DraftHeads
+from .expert_ranks import ParallelExperts
+from .experts import LOCAL, RoutedExperts
 from .layer import run_layer
 from .mixing import collapse, first_pre
 from .params import LayerParams, V41Params
@@ -31,7 +37,16 @@ class V41Model:
 
     capturable = False  # which rows are read depends on values, so no step can be replayed as a program
 
-    def __init__(self, config: V41Config, params: V41Params, layout: RecordLayout, ops: Ops, mode: str) -> None:
+    def __init__(
+        self,
+        config: V41Config,
+        params: V41Params,
+        layout: RecordLayout,
+        ops: Ops,
+        mode: str,
+        share: ExpertShare | None = None,
+    ) -> None:
+        """``share``: the routed experts that ``params`` hold; None: all of them."""
         self.config, self.params, self.mode = config, params, mode
         self.arithmetic = Arithmetic(ops, mode)
         self.vocab_size = config.vocab_size
@@ -39,6 +54,8 @@ class V41Model:
         self.kv_layout = layout
         self.truncation = Truncation()
         self.drafts = False
+        self.experts: RoutedExperts = LOCAL
+        self._share = share
         vision = config.vision
         self.eyes = Eyes(
             config.image_id,
@@ -65,12 +82,29 @@ class V41Model:
         check_truncation(truncation, self.config)
         self.truncation = truncation
 
+    def share_experts(self, exchange: Exchange, rebalance: RebalanceConfig | None) -> None:
+        """From now on every step is one of all ranks of ``exchange``. ``rebalance``: when experts move; None: never.
+        A model that was loaded with all experts shares none."""
+        assert self._share is not None, "loaded with all experts"
+        layers = [layer.moe for layer in self.params.layers]
+        about = (self.arithmetic, self.config)
+        self.experts = ParallelExperts(exchange, self._share, layers, *about, rebalance)
+
+    def company(self) -> None:
+        """A step of the other ranks."""
+        self.experts.company(self)
+
+    def expert_load(self) -> ExpertLoad:
+        """May be asked by any thread."""
+        return self.experts.load if isinstance(self.experts, ParallelExperts) else ExpertLoad()
+
     def forward(self, ctx: ForwardContext) -> Tensor:
         """Hidden states (T, hidden): the streams' last collapse, before the final norm."""
-        rows = self.embed(ctx.input_ids)
-        if ctx.replaced is not None:
-            rows = rows.index_copy(0, *ctx.replaced)
-        return self.run(self.begin(ctx), rows)
+        with self.experts.step():
+            rows = self.embed(ctx.input_ids)
+            if ctx.replaced is not None:
+                rows = rows.index_copy(0, *ctx.replaced)
+            return self.run(self.begin(ctx), rows)
 
     def picture_rows(self, picture: Picture) -> Tensor:
         """(rows, hidden): features of its cells, and the learnt marks around them."""
@@ -82,7 +116,8 @@ class V41Model:
 
     def begin(self, ctx: ForwardContext) -> Step:
         config, token_map = self.config, self.params.token_map
-        return begin_step(ctx, config, token_map, self.mode, self.truncation, drafts=self.drafts)
+        about = (config, token_map, self.mode, self.truncation)
+        return begin_step(ctx, *about, drafts=self.drafts, experts=self.experts)
 
     def run(self, step: Step, rows: Tensor) -> Tensor:
         """All layers for a step that was begun, from embedded ``rows`` (T, hidden)."""

@@ -28,9 +28,9 @@ class Choice(NamedTuple):
     blocks: Tensor
 
 
-def select(step: Step, layer: int, params: LayerParams, latent: Tensor, hidden: Tensor) -> None:
+def select(step: Step, layer: int, params: LayerParams, coded_latent: Tensor, hidden: Tensor) -> None:
     """Chooses entries for this layer and those after it, up to the next index layer."""
-    query, weights = index_query(step, params, latent, hidden, step.positions)
+    query, weights = index_query(step, params, coded_latent, hidden, step.positions)
     visible = (step.positions + 1) // step.config.topology.ratios[layer]
     chosen = []
     for s in step.slices:
@@ -43,12 +43,12 @@ def select(step: Step, layer: int, params: LayerParams, latent: Tensor, hidden: 
 
 
 def index_query(
-    step: Program, params: LayerParams, latent: Tensor, hidden: Tensor, positions: Tensor
+    step: Program, params: LayerParams, coded_latent: Tensor, hidden: Tensor, positions: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rounded queries (T, index_heads, index_dim), made of the attention's latent, and weights (T, index_heads)."""
+    """Rounded queries (T, index_heads, index_dim), made of what attention queries are, and weights (T, index_heads)."""
     assert params.indexer is not None
     config, arithmetic = step.config, step.arithmetic
-    query = arithmetic.coded_linear(latent, params.indexer.query).unflatten(1, (config.index_heads, -1))
+    query = arithmetic.linear(coded_latent, params.indexer.query).unflatten(1, (config.index_heads, -1))
     query = unpack_mxfp4(*pack_mxfp4(arithmetic.stored(rotate_tail(query, params.rotary, positions))))
     # A positive constant, as the published program has it: it matters to rounding only.
     scale = config.index_dim**-0.5 * config.index_heads**-0.5

@@ -13,7 +13,7 @@ from torch import Tensor
 from .attention import attention
 from .config_parts import MoEConfig
 from .engram import add_engram
-from .experts import experts
+from .experts import LOCAL, RoutedExperts, experts
 from .mixing import collapse, split_mix, write_back
 from .params import LayerParams, MixParams
 from .step import Program, Step
@@ -26,9 +26,8 @@ def run_layer(step: Step, layer: int, params: LayerParams, trunk: Tensor, pre: T
         trunk = add_engram(step, params.engram, trunk)
     if step.features is not None and layer in step.config.draft.taps:
         step.features[layer] = step.arithmetic.stored(sum_over(trunk, 1) / step.config.streams)
-    return run_block(
-        step, params, step.config.moe, trunk, pre, step.image_rows, lambda x: attention(step, layer, params, x)
-    )
+    attend = lambda x: attention(step, layer, params, x)  # noqa: E731
+    return run_block(step, params, step.config.moe, trunk, pre, step.image_rows, attend, step.experts, layer)
 
 
 def run_block(
@@ -39,11 +38,14 @@ def run_block(
     pre: Tensor,
     image_rows: Tensor,
     attend: Callable[[Tensor], Tensor],
+    routed: RoutedExperts = LOCAL,
+    layer: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Both sub-layers, of a backbone or a draft layer; ``attend`` is what sets these apart."""
+    """Both sub-layers, of a backbone or a draft layer; ``attend`` is what sets these apart, and draft layers keep
+    their experts to themselves."""
 
     def mixed(x: Tensor) -> Tensor:
-        return experts(step, params.moe, moe, x, image_rows)
+        return experts(step, params.moe, moe, x, image_rows, routed, layer)
 
     trunk, pre = sub_layer(step, params.attention_mix, params.attention_norm, trunk, pre, attend)
     return sub_layer(step, params.expert_mix, params.expert_norm, trunk, pre, mixed)

@@ -25,11 +25,17 @@ LEAST_E4M3, LEAST_MXFP4, LEAST_KV4 = 1e-4, 6.0 * 2.0**-126, 6.0 * 2.0**-9
 
 def power_of_two_above(x: Tensor) -> Tensor:
     """Bytes e + 127 of the least 2^e >= x, for positive normal float32 values; read off the exponent bits."""
-    bits = x.contiguous().view(torch.int32)
-    return ((bits >> 23) + ((bits & 0x7FFFFF) != 0)).to(torch.uint8)
+    return _exponent_above(x).to(torch.uint8)
 
 
-# Decoding is looking up: one operation in place of several, and the same values.
+def _exponent_above(x: Tensor) -> Tensor:
+    """The same, int32: a mantissa that is not zero carries into the exponent."""
+    return (x.contiguous().view(torch.int32) + 0x7FFFFF) >> 23
+
+
+# Decoding is looking up: one operation in place of several, and the same values. ``index_select`` is the quick one.
+BYTES = torch.arange(256, dtype=torch.uint8)
+E4M3 = BYTES.view(torch.float8_e4m3fn).to(torch.float32)
 POWERS = torch.tensor([2.0 ** (e - 127) for e in range(255)] + [math.inf])
 PAIRS = torch.tensor([[(*E2M1, *(-v for v in E2M1))[code] for code in (byte & 0xF, byte >> 4)] for byte in range(256)])
 
@@ -45,7 +51,7 @@ def encode_e4m3(x: Tensor) -> Tensor:
 
 
 def decode_e4m3(byte: Tensor) -> Tensor:
-    return byte.view(torch.float8_e4m3fn).to(torch.float32)
+    return E4M3.index_select(0, byte.flatten().int()).view(byte.shape)
 
 
 def encode_e2m1(x: Tensor) -> Tensor:
@@ -64,7 +70,7 @@ def pack_nibbles(code: Tensor) -> Tensor:
 
 def unpack_e2m1(packed: Tensor) -> Tensor:
     """(..., n/2) bytes -> (..., n) values."""
-    return PAIRS[packed.int()].flatten(-2)
+    return PAIRS.index_select(0, packed.flatten().int()).view(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def _groups(x: Tensor, columns: int, least: float) -> tuple[Tensor, Tensor]:
@@ -76,9 +82,9 @@ def _groups(x: Tensor, columns: int, least: float) -> tuple[Tensor, Tensor]:
 def pack_mxfp8(x: Tensor) -> Tensor:
     """(..., n) -> (..., n + n/32) bytes: e4m3 codes, then one ue8m0 scale per 32 columns."""
     grouped, largest = _groups(x, MX_COLUMNS, LEAST_E4M3)
-    scale = power_of_two_above(largest / E4M3_MAX)
-    codes = encode_e4m3(grouped / power_of_two(scale))
-    return torch.cat((codes.flatten(-2), scale.flatten(-2)), dim=-1)
+    exponent = _exponent_above(largest / E4M3_MAX)
+    codes = encode_e4m3(grouped / (exponent << 23).view(torch.float32))
+    return torch.cat((codes.flatten(-2), exponent.to(torch.uint8).flatten(-2)), dim=-1)
 
 
 def unpack_mxfp8(record: Tensor) -> Tensor:
@@ -90,8 +96,12 @@ def unpack_mxfp8(record: Tensor) -> Tensor:
 
 
 def round_mxfp8(x: Tensor) -> Tensor:
-    """``x`` as e4m3 per 32 columns can hold it: what the inputs of 4- and 8-bit linears go through."""
-    return unpack_mxfp8(pack_mxfp8(x))
+    """``x`` as e4m3 per 32 columns can hold it: what the inputs of 4- and 8-bit linears go through. Packing and
+    unpacking give the same."""
+    grouped, largest = _groups(x, MX_COLUMNS, LEAST_E4M3)
+    scale = (_exponent_above(largest / E4M3_MAX) << 23).view(torch.float32)
+    held = (grouped / scale).clamp_(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
+    return (decode_e4m3(held.view(torch.uint8)) * scale).view(x.shape)
 
 
 def pack_mxfp4(x: Tensor) -> tuple[Tensor, Tensor]:

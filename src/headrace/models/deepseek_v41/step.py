@@ -17,6 +17,7 @@ from headrace.models.context import ForwardContext
 from .arithmetic import Arithmetic
 from .config import V41Config
 from .engram_hash import IMAGE, ngrams
+from .experts import LOCAL, RoutedExperts
 from .records import Pages, Records, Section, as_bytes, as_ids
 from .truncation import Truncation
 
@@ -65,6 +66,7 @@ class Step:
     truncation: Truncation = NOTHING_SKIPPED
     known: tuple[int, ...] = ()  # tokens known of each slice's sequence
     compressed: int = -1  # the layer whose rows are compressed already, for all of the step's tokens
+    experts: RoutedExperts = LOCAL
 
     @property
     def num_tokens(self) -> int:
@@ -113,6 +115,7 @@ def begin_step(
     truncation: Truncation,
     *,
     drafts: bool = False,
+    experts: RoutedExperts = LOCAL,
 ) -> Step:
     """Reads the packed step, stores its compressed token ids and forms its n-grams. ``drafts``: features are kept for
     the draft layers, whose records the pool has."""
@@ -133,6 +136,7 @@ def begin_step(
         torch.empty(len(ctx.positions), 0, dtype=torch.int32),
         features={} if drafts else None,
         truncation=truncation,
+        experts=experts,
         known=tuple((ctx.seq_lens if ctx.known_lens is None else ctx.known_lens).tolist()),
     )
     if config.engram is not None:

@@ -89,7 +89,7 @@ def rotate_tail(x: Tensor, table: Tensor, positions: Tensor, *, back: bool = Fal
     """
     pairs = table.shape[2]
     shape = (len(positions), *([1] * (x.dim() - 2)), pairs)
-    cos, sin = (part.view(shape) for part in table[positions].unbind(1))
+    cos, sin = (part.view(shape) for part in table.index_select(0, positions).unbind(1))
     if back:
         sin = -sin
     tail = x[..., -2 * pairs :]

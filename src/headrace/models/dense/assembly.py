@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,11 +17,13 @@ from headrace.contract.layout import KVLayout, group_layers
 from headrace.kernels.ops import Ops, Weight
 from headrace.kernels.quant import QuantRows
 from headrace.models.weights.checkpoint import Checkpoint
+from headrace.parallel.tensor import TensorShare
 
 from .config import DenseConfig, derive
 from .config_rope import RopeConfig
 from .forward import DenseModel
 from .params import DenseParams, LayerParams
+from .sharded import ShardedModel, rank_config
 from .tensor_ops import rope_table
 
 Progress = Callable[[int, int], None]
@@ -28,17 +31,26 @@ EMBEDDING, FINAL_NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", 
 
 
 def load_dense(
-    architecture: str, checkpoint: Checkpoint, ops: Ops, progress: Progress | None, exact: bool
+    architecture: str,
+    checkpoint: Checkpoint,
+    ops: Ops,
+    progress: Progress | None,
+    exact: bool,
+    share: TensorShare | None = None,
 ) -> DenseModel:
-    """Build the model; ``exact`` as in ``load_model``. Errors: ConfigError for a setting, ModelError for a tensor.
+    """Build the model; ``exact`` as in ``load_model``. ``share``: a rank's part of it, a ``ShardedModel``.
+
+    Errors: ConfigError for a setting, ModelError for a tensor.
 
     ``progress(done, total)`` counts tensors; the peak of memory is the packed model plus one unpacked matrix.
     """
     config = derive(architecture, checkpoint.config)
     shapes = parameter_shapes(config)
     checkpoint.expect(shapes)
-    params = _Reading(config, checkpoint, ops, progress, exact, len(shapes)).model()
-    return DenseModel(config, params, kv_layout(config), ops)
+    part = config if share is None else rank_config(config, share)
+    params = _Reading(config, checkpoint, ops, progress, exact, len(shapes), share).model()
+    kind = DenseModel if share is None else ShardedModel
+    return kind(part, params, kv_layout(part), ops)
 
 
 def dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool) -> int:
@@ -106,6 +118,7 @@ class _Reading:
     progress: Progress | None
     exact: bool
     total: int
+    share: TensorShare | None = None
     done: int = 0
 
     def model(self) -> DenseParams:
@@ -123,15 +136,15 @@ class _Reading:
         after_attention = self.norm(f"{at}post_attention_layernorm.weight")
         return LayerParams(
             input_norm=self.norm(f"{at}input_layernorm.weight"),
-            qkv=self.matrix(*(f"{at}self_attn.{p}_proj.weight" for p in "qkv")),
+            qkv=self.shared(*(f"{at}self_attn.{p}_proj.weight" for p in "qkv")),
             qkv_bias=self.rows(*(f"{at}self_attn.{p}_proj.bias" for p in "qkv")) if family.qkv_bias else None,
             q_norm=self.norm(f"{at}self_attn.q_norm.weight") if family.qk_norm else None,
             k_norm=self.norm(f"{at}self_attn.k_norm.weight") if family.qk_norm else None,
-            output=self.matrix(f"{at}self_attn.o_proj.weight"),
+            output=self.shared(f"{at}self_attn.o_proj.weight"),
             attention_out_norm=after_attention if sandwich else None,
             mlp_norm=self.norm(f"{at}pre_feedforward_layernorm.weight") if sandwich else after_attention,
-            gate_up=self.matrix(f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight"),
-            down=self.matrix(f"{at}mlp.down_proj.weight"),
+            gate_up=self.shared(f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight"),
+            down=self.shared(f"{at}mlp.down_proj.weight"),
             mlp_out_norm=self.norm(f"{at}post_feedforward_layernorm.weight") if sandwich else None,
         )
 
@@ -139,12 +152,24 @@ class _Reading:
         """One packed weight out of matrices stacked by rows."""
         return self.ops.pack_weight([self.stored(name) for name in names])
 
+    def shared(self, *names: str) -> Weight:
+        """The same, of every matrix a rank's rows where ranks share it."""
+        return self.ops.pack_weight([self.own(self.stored(name)) for name in names])
+
+    def own(self, whole: Tensor | QuantRows) -> Tensor | QuantRows:
+        if self.share is None:
+            return whole
+        if isinstance(whole, QuantRows):
+            return whole.rows(np.array(self.share.rows(whole.n)))
+        rows = self.share.rows(len(whole))
+        return whole[rows.start : rows.stop]
+
     def norm(self, name: str) -> Tensor:
         return self.tensor(name) + self.config.family.norm_offset
 
     def rows(self, *names: str) -> Tensor:
-        """Tensors stacked along their first dimension."""
-        return torch.cat([self.tensor(name) for name in names])
+        """Tensors stacked along their first dimension; a rank's rows of each where ranks share them."""
+        return torch.cat([self.own(self.tensor(name)) for name in names])  # type: ignore[misc]
 
     def stored(self, name: str) -> Tensor | QuantRows:
         if self.exact:

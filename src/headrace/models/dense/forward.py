@@ -58,8 +58,8 @@ class DenseModel:
             )
             branch = self._attention(ctx, index, layer, qkv)
             gate_up, residual = ops.norm_linear(residual, branch, layer.mlp_norm, config.norm_eps, layer.gate_up, None)
-            inner = ops.gated_linear(gate_up, config.activation != "silu", layer.down)
-            branch = self._normed(ops, inner, layer.mlp_out_norm)
+            down = ops.gated_linear(self._whole(gate_up, 2), config.activation != "silu", layer.down)
+            branch = self._normed(ops, self._whole(down), layer.mlp_out_norm)
         return residual if branch is None else ops.axpy(branch, 1.0, residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -99,7 +99,13 @@ class DenseModel:
             config.attention_scale,
             config.windows[index],
         )
-        return self._normed(ops, ops.linear(seen.flatten(1), layer.output, None), layer.attention_out_norm)
+        output = ops.linear(self._whole(seen.flatten(1)), layer.output, None)
+        return self._normed(ops, self._whole(output), layer.attention_out_norm)
+
+    def _whole(self, part: Tensor, runs: int = 1) -> Tensor:
+        """What a rank computed, completed by the others' parts (``sharded``): here it is whole."""
+        del runs
+        return part
 
     def _normed(self, ops: Ops, branch: Tensor, weight: Tensor | None) -> Tensor:
         return branch if weight is None else ops.rms_norm(branch, weight, self.config.norm_eps)

@@ -133,6 +133,19 @@ function draw() {
   find("line").setAttribute("points", points.join(" "));
 }
 
+function tell(steps) {
+  if (!steps.length) return;
+  const rows = steps.slice(-8).reverse().map((step) => {
+    const row = document.createElement("tr");
+    row.title = `${step.budget_left} tokens of the budget left, ${step.free_blocks} blocks free, ${step.waiting} sequences waiting`;
+    for (const cell of [step.step, step.kind, step.sequences, step.tokens, step.ms === null ? "…" : step.ms.toFixed(1)]) {
+      row.insertCell().textContent = cell;
+    }
+    return row;
+  });
+  find("steps").replaceChildren(...rows);
+}
+
 async function look() {
   const load = await (await fetch("/load")).json();
   const now = performance.now();
@@ -152,6 +165,7 @@ async function look() {
   find("hits").textContent = load.prefix_queries ? `${((100 * load.prefix_hits) / load.prefix_queries).toFixed(0)} %` : "–";
   find("preemptions").textContent = load.preemptions;
   find("tokens").textContent = load.generation_tokens;
+  tell(load.last_steps);
 }
 
 async function watch() {

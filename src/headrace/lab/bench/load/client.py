@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,13 +27,15 @@ class ServerError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send to. ``counts_ids``: the server tells the ids of each event, so tokens are counted, not events."""
+    """Where to send to. ``counts_ids``: the server tells the ids of each event, so tokens are counted, not events.
+    ``extra``: further fields of every body, for servers that want a thing said in their own way."""
 
     url: str
     model: str | None = None
     key: str | None = None
     timeout_s: float = 600.0
     counts_ids: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
         parts = urlsplit(self.url)
@@ -41,15 +43,15 @@ class Target:
             raise ConfigError("url", f"must be http://HOST:PORT or https://HOST:PORT, got {self.url!r}")
 
 
-async def ask(target: Target, prompt: list[int], max_tokens: int) -> Outcome:
+async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outcome:
     """One streamed completion of exactly ``max_tokens`` tokens, greedy. Failures are in the outcome."""
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
-    body |= {"stream": True, "stream_options": {"include_usage": True}}
+    body |= {"stream": True, "stream_options": {"include_usage": True}, **target.extra}
     if target.model is not None:
         body["model"] = target.model
     if target.counts_ids:
         body["return_token_ids"] = True
-    outcome = Outcome(perf_counter(), len(prompt))
+    outcome = Outcome(perf_counter(), 0 if isinstance(prompt, str) else len(prompt))
     try:
         async with asyncio.timeout(target.timeout_s):
             async for event in _events(target, body):
@@ -69,6 +71,7 @@ def _take(outcome: Outcome, event: dict[str, Any]) -> None:
     usage = event.get("usage")
     if usage:
         outcome.num_generated = usage["completion_tokens"]
+        outcome.num_prompt = usage.get("prompt_tokens") or outcome.num_prompt
         outcome.num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     for choice in event.get("choices", []):
         ids = choice.get("token_ids")

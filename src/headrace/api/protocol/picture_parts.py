@@ -1,0 +1,64 @@
+"""Pictures as parts of a message's content, in the three protocols' spellings. Only what the request itself holds is
+read: this server fetches nothing, whoever asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+
+from headrace.contract.errors import InvalidRequest
+
+from ..pictures import MOST_PICTURES, NamedPicture
+
+KINDS = ("image_url", "input_image", "image")
+INLINE = "must be a data: URL with base64, such as data:image/png;base64,...: this server fetches nothing"
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """One piece of a message's content: text, or a picture. Other kinds are refused by name.
+
+    ``image_url``: OpenAI's, an object with a ``url`` or (Responses) the URL itself. ``source``: Anthropic's.
+    """
+
+    type: str
+    text: str | None = None
+    image_url: str | dict[str, Any] | None = None
+    file_id: str | None = None
+    source: dict[str, Any] | None = None
+
+
+def read_picture(part: Part, where: str, pictures: list[NamedPicture]) -> None:
+    """Decodes a part of one of ``KINDS`` and adds it to ``pictures``. Raises InvalidRequest naming what is wrong."""
+    if len(pictures) == MOST_PICTURES:
+        raise InvalidRequest(where, f"at most {MOST_PICTURES} pictures")
+    if part.type == "image":
+        pictures.append(NamedPicture(f"{where}.source", _of_source(part.source, f"{where}.source")))
+        return
+    if part.file_id is not None:
+        raise InvalidRequest(f"{where}.file_id", "is not served: nothing is stored; send the picture itself")
+    url = part.image_url.get("url") if isinstance(part.image_url, dict) else part.image_url
+    field = f"{where}.image_url"
+    if not isinstance(url, str):
+        raise InvalidRequest(field, INLINE)
+    head, comma, data = url.partition(",")
+    words = head.lower().split(";")
+    if not comma or not words[0].startswith("data:image/") or words[-1] != "base64":
+        raise InvalidRequest(field, INLINE)
+    pictures.append(NamedPicture(field, _decoded(data, field)))
+
+
+def _of_source(source: dict[str, Any] | None, field: str) -> bytes:
+    if source is None or source.get("type") != "base64" or not isinstance(source.get("data"), str):
+        raise InvalidRequest(field, "must be {type: base64, media_type, data}: this server fetches nothing")
+    return _decoded(source["data"], f"{field}.data")
+
+
+def _decoded(data: str, field: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(field, f"is no base64: {error}") from None

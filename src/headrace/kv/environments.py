@@ -1,0 +1,70 @@
+"""LMDB environments of this process, each folder's opened once and shared by all who ask for it.
+
+LMDB locks files by the process: were a folder opened twice in one, closing either would drop the locks of both, so it
+must not be. This is why there is one register for the process; nothing else may be kept here.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+import lmdb
+
+from .disk import Disk
+
+MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
+MOST_READERS = 512
+LOCK_BYTES = 64 << 10  # more than the table of so many readers takes: 64 bytes each, and a head
+
+
+class Register:
+    """Thread-safe. Environments by their folder's device and number, with how many hold them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[tuple[int, int], tuple[Any, int]] = {}
+
+    def take(self, folder: Path, disk: Disk) -> tuple[Any, tuple[int, int]]:
+        """The environment in an existing folder, and what to give it back by. Raises OSError and lmdb.Error."""
+        found = folder.stat()
+        name = found.st_dev, found.st_ino
+        with self._lock:
+            environment, holders = self._held.get(name, (None, 0))
+            if environment is None:
+                _reserve(disk, folder / "lock.mdb")
+                # Without sync: a killed process loses nothing; a power failure may cost the index, which is rebuilt.
+                environment = lmdb.open(
+                    str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=MOST_READERS
+                )
+            self._held[name] = environment, holders + 1
+        return environment, name
+
+    def give(self, name: tuple[int, int]) -> None:
+        """Closed with its last holder."""
+        with self._lock:
+            environment, holders = self._held.pop(name)
+            if holders > 1:
+                self._held[name] = environment, holders - 1
+            else:
+                environment.close()
+
+
+def _reserve(disk: Disk, lock: Path) -> None:
+    """The table of readers is written through a map: on a full disk that would be a signal, not an error. Only where it
+    is needed: closing a file ends this process's locks on it. The data are written by calls, whose errors are told."""
+    if disk.reserved(lock) < LOCK_BYTES:
+        disk.reserve(lock, LOCK_BYTES)
+
+
+ENVIRONMENTS = Register()
+
+
+class Closed:
+    """Stands where an environment was."""
+
+    def begin(self, *_: Any, **__: Any) -> NoReturn:
+        raise lmdb.Error("the index is closed")
+
+    sync = begin
