@@ -120,6 +120,41 @@ def test_a_dead_prompt_engine_costs_what_it_had_and_another_one_comes(pair: Proc
     await_empty(pair)
 
 
+def test_while_the_prompt_engine_starts_again_a_refusal_says_so(
+    pair: ProcessPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, start = threading.Event(), pair._starter
+    monkeypatch.setattr(pair, "_starter", lambda *given: (gate.wait(DEADLINE_S), start(*given))[1])
+    os.kill(pair.pids[0] or 0, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE_S
+    while pair._prompt.dead is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    words = r"^the prompt engine: the engine process died \(exit code -9\); another one is being started: try again$"
+    with pytest.raises(EngineDead, match=words):
+        Asker(pair).ask("meanwhile", [1], 1)
+    assert pair.alive
+    gate.set()
+
+
+def test_a_close_that_comes_before_the_news_of_a_dead_completion_engine_tells_it(pair: ProcessPair) -> None:
+    asker, completion = Asker(pair), pair._completion
+    asker.ask("decoding", [1, 2, 3], 3000)
+    asker.ask("prompt", [4] * 3000, 5)
+    asker.until(lambda: len(asker.tokens["decoding"]) > 2)
+    mourn = completion._mourn
+    completion._mourn = lambda why: mourn(why) if completion._closing.wait(DEADLINE_S) else None  # type: ignore[method-assign]
+    os.kill(completion.pid or 0, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE_S
+    while pair.alive:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    pair.close()
+    asker.until(asker.all_ended)
+    words = "the completion engine: the engine process died (exit code -9)"
+    assert {end.error for end in asker.ends.values()} == {words}
+
+
 def test_a_dead_completion_engine_ends_everything_with_its_reason(pair: ProcessPair) -> None:
     asker = Asker(pair)
     asker.ask("decoding", [1, 2, 3], 3000)
