@@ -119,10 +119,12 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(settings: dict[st
 
 @pytest.mark.parametrize("discipline", ["mixed", "voted"])
 def test_a_group_of_two_processes_gives_the_same_bits(mixed: list[Any], discipline: str) -> None:
-    settings = SETTINGS | {"kv_memory": 128 << 20}
+    told: list[tuple[str, int, int]] = []
+    settings = SETTINGS | {"kv_memory": 128 << 20, "progress": lambda *news: told.append(news)}
     with LLM(**settings, discipline=discipline, data_parallel_size=2, all_interval=5) as llm:
         found = [[(o.token_ids, o.logprobs) for o in output.outputs] for output in llm.generate(PROMPTS, PARAMS)]
     assert found == mixed
+    assert [news for news in told if news[0] == "start"] == [("start", 0, 2), ("start", 2, 2)]
 
 
 def test_killing_a_rank_of_a_real_group_ends_it_with_its_reason() -> None:

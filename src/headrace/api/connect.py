@@ -37,8 +37,11 @@ def connect(
     progress: Callable[[str, int, int], None] | None = None,
     give_up: Flag | None = None,
 ) -> Connected:
-    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own; ``give_up``:
-    set when there is no sense in waiting for them any more."""
+    """Raises ConfigError, ModelError, PullError or EngineDead. A group always has processes of its own.
+
+    ``progress``: as ``launch`` has it; of engines in processes of their own it hears "start" and how many.
+    ``give_up``: set when there is no sense in waiting for them any more.
+    """
     settle(config)  # refused here, before a process is started for nothing
     told = {"deterministic": config.runtime.deterministic}
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
@@ -55,11 +58,21 @@ def connect(
     on_pull = None if progress is None else lambda done, total: progress("pull", done, total)
     source = resolve_model(config.model.model, progress=on_pull, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
-    if grouped:
-        group, facts = connect_group(config, give_up)
-        return Connected(group, tokenizer, facts | told)
-    if split:
-        pair, facts = connect_pair(config, give_up)
-        return Connected(pair, tokenizer, facts | told)
-    client = ProcessClient(build_alone, asdict(config), give_up=give_up)
-    return Connected(client, tokenizer, client.info | told)
+    if grouped or split:
+        client, facts = _start_several(config, progress, give_up)
+        return Connected(client, tokenizer, facts | told)
+    alone = ProcessClient(build_alone, asdict(config), give_up=give_up)
+    return Connected(alone, tokenizer, alone.info | told)
+
+
+def _start_several(
+    config: EngineConfig, progress: Callable[[str, int, int], None] | None, give_up: Flag | None
+) -> tuple[EngineClient, dict[str, Any]]:
+    size = config.group.data_parallel_size
+    grouped, count = size > 1, max(2, size)
+    if progress is not None:
+        progress("start", 0, count)
+    client, facts = connect_group(config, give_up) if grouped else connect_pair(config, give_up)
+    if progress is not None:
+        progress("start", count, count)
+    return client, facts

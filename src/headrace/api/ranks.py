@@ -55,7 +55,8 @@ def thread_shares(config: EngineConfig) -> list[int]:
     if total < size:
         raise ConfigError(
             "data_parallel_size",
-            f"{size} ranks cannot share {total} threads: each needs one. Use at most {total}, or num_threads {size}",
+            f"{size} ranks cannot share {total} threads: each needs one. "
+            f"Use at most {total}, or num_threads (--threads) {size}",
         )
     return [total // size + (rank < total % size) for rank in range(size)]
 

@@ -14,14 +14,21 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, ModelError, RecordingError
+from headrace.contract.errors import (
+    ConfigError,
+    HeadraceError,
+    InvalidRequest,
+    ModelError,
+    RecordingError,
+    UnknownModel,
+)
 
 from .console import printable, to_stderr
 
 SOME_FAILED = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError)
+BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError, UnknownModel)
 
 
 class GuardedCommand(TyperCommand):

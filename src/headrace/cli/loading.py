@@ -18,7 +18,8 @@ from .console import bytes_text, to_stderr
 if TYPE_CHECKING:
     from headrace.api.llm import LLM
 
-STAGES = {"pull": "pulling", "load": "loading"}
+STAGES = {"pull": "pulling", "load": "loading", "start": "starting"}
+UNITS = {"load": "tensors", "start": "engines"}
 
 
 class Loaded(NamedTuple):
@@ -75,7 +76,8 @@ def check_model_name(spec: str, field: str = "model") -> None:
 
 @contextmanager
 def progress_bars(name: str) -> Iterator[Any]:
-    """A callback ``(stage, done, total)`` that shows how far pulling (bytes) and loading (tensors) have come."""
+    """A callback ``(stage, done, total)`` that shows how far pulling (bytes), loading (tensors) and starting (engines)
+    have come."""
     if not sys.stderr.isatty():
         yield PlainProgress(name)
         return
@@ -118,4 +120,4 @@ class BarProgress:
 
 
 def _amount(stage: str, count: int) -> str:
-    return bytes_text(count) if stage == "pull" else f"{count} tensors"
+    return bytes_text(count) if stage == "pull" else f"{count} {UNITS.get(stage, '')}".rstrip()

@@ -39,6 +39,10 @@ class PullError(HeadraceError):
         self.source = source
 
 
+class UnknownModel(PullError):
+    """A name or place that can be no model: bad input, where a failed fetch is not."""
+
+
 class RecordingError(HeadraceError, ValueError):
     """A flight recording that cannot be read or replayed. ``path`` and ``line`` (from 1; 0: all of it) say where."""
 

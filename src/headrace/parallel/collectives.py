@@ -7,11 +7,12 @@ broken group is never used again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Protocol
 
 from headrace.contract.errors import GroupBroken
+
+from .board import Board
 
 
 class Collective(Protocol):
@@ -48,32 +49,19 @@ class LocalGroup:
 
     def __init__(self, size: int, timeout_s: float = 30.0) -> None:
         self.size = size
-        self._timeout_s = timeout_s
-        self._values: list[list[int]] = [[] for _ in range(size)]
-        self._barrier = threading.Barrier(size)
+        self._board = Board[list[int]](size, timeout_s)
 
     def member(self, rank: int) -> LocalMember:
         return LocalMember(self, rank)
 
     def least(self, rank: int, values: Sequence[int]) -> list[int]:
-        self._values[rank] = list(values)
-        self._meet(rank)
-        rows = list(self._values)
-        self._meet(rank)  # nobody may write the next round before all have read this one
+        rows = self._board.meet(rank, list(values), list)
         if len({len(row) for row in rows}) != 1:
             raise GroupBroken(f"ranks voted on different questions: {[len(row) for row in rows]} values")
         return [min(column) for column in zip(*rows)]
 
-    def _meet(self, rank: int) -> None:
-        try:
-            self._barrier.wait(self._timeout_s)
-        except threading.BrokenBarrierError as error:
-            raise GroupBroken(
-                f"rank {rank} of {self.size}: another rank left, or did not answer within {self._timeout_s:g} s"
-            ) from error
-
     def leave(self) -> None:
-        self._barrier.abort()
+        self._board.leave()
 
 
 class LocalMember:

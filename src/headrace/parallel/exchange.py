@@ -7,7 +7,6 @@ for all, and for good. Nothing here knows what the rows are.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,6 +14,8 @@ import torch
 from torch import Tensor
 
 from headrace.contract.errors import GroupBroken
+
+from .board import Board
 
 
 class Exchange(Protocol):
@@ -43,30 +44,16 @@ class LocalExchange:
 
     def __init__(self, size: int, timeout_s: float = 30.0) -> None:
         self.size = size
-        self._timeout_s = timeout_s
-        self._board: list[list[Tensor]] = [[] for _ in range(size)]
-        self._barrier = threading.Barrier(size)
+        self._board = Board[list[Tensor]](size, timeout_s)
 
     def member(self, rank: int) -> LocalEnd:
         return LocalEnd(self, rank)
 
     def swap(self, rank: int, parts: Sequence[Tensor]) -> list[Tensor]:
-        self._board[rank] = list(parts)
-        self._meet(rank)
-        got = [sent[rank].clone() for sent in self._board]
-        self._meet(rank)  # nobody may put up the next round before all have taken this one
-        return got
-
-    def _meet(self, rank: int) -> None:
-        try:
-            self._barrier.wait(self._timeout_s)
-        except threading.BrokenBarrierError as error:
-            raise GroupBroken(
-                f"rank {rank} of {self.size}: another rank left, or did not answer within {self._timeout_s:g} s"
-            ) from error
+        return self._board.meet(rank, list(parts), lambda sent: [parts[rank].clone() for parts in sent])
 
     def leave(self) -> None:
-        self._barrier.abort()
+        self._board.leave()
 
 
 class LocalEnd:

@@ -17,8 +17,9 @@ from headrace.cli.flags import EngineFlags, ReportFlags, SamplingFlags, flagged,
 from headrace.cli.guard import GuardedCommand, one_line
 from headrace.cli.interrupts import Interrupts
 from headrace.cli.loading import PlainProgress, check_model_name
+from headrace.cli.main import build_app
 from headrace.cli.model_facts import ranges
-from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, PullError, WorkerError
+from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, PullError, UnknownModel, WorkerError
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,7 @@ def test_a_group_becomes_options_beside_a_commands_own() -> None:
         (InvalidRequest("top_p", "must\nnot"), 2, "error: top_p: must not"),
         (ConfigError("dtype", "no"), 2, "error: dtype: no"),
         (PullError("m", "gone"), 1, "error: m: gone"),
+        (UnknownModel("m", "no such model"), 2, "error: m: no such model"),
         (WorkerError("step failed"), 1, "error: step failed"),
         (OSError(13, "Permission denied", "/x"), 1, "error: /x: Permission denied"),
         (MemoryError(), 1, "error: out of memory"),
@@ -169,7 +171,9 @@ def test_plain_progress_says_each_stage_once(capsys: pytest.CaptureFixture[str])
     for done in (1, 2, 3):
         progress("pull", done, 3 << 20)
     progress("load", 1, 9)
-    assert capsys.readouterr().err == "pulling m (3.0 MiB)\nloading m (9 tensors)\n"
+    progress("start", 0, 2)
+    told = "pulling m (3.0 MiB)\nloading m (9 tensors)\nstarting m (2 engines)\n"
+    assert capsys.readouterr().err == told
 
 
 def test_words_for_sizes_and_layers() -> None:
@@ -204,3 +208,12 @@ def test_an_index_that_does_not_answer_is_noted_without_its_password(monkeypatch
     assert finding.status == "note"
     assert "127.0.0.1:9" in finding.words
     assert "secret" not in finding.words
+
+
+@pytest.mark.parametrize("spec", ["nosuch", "dummy:nosuch.json", "hf:nosuch", "pypi:nosuch"])
+def test_a_name_that_can_be_no_model_is_bad_input_for_every_command(spec: str) -> None:
+    """Also where no list of names is asked first."""
+    for command in (["bench", "latency", "-m", spec], ["golden", "check", "-m", spec]):
+        result = CliRunner().invoke(build_app(), command)
+        assert result.exit_code == 2
+        assert f"error: {spec}: " in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -55,8 +56,8 @@ def test_what_a_role_or_its_front_would_pass_over_is_refused(name: str, value: o
     with pytest.raises(ConfigError, match=f"^{name}: .*leave it out"):
         serve_role(config, RoleFlags(role="decode", listen=HERE, hand_off=HERE), ReportFlags())
     with pytest.raises(ConfigError, match=f"^{name}: .*leave it out"):
-        starter(config, RoleFlags(prefill=HERE, decode=HERE))
-    starter(config, RoleFlags())
+        starter(config, RoleFlags(prefill=HERE, decode=HERE), Event())
+    starter(config, RoleFlags(), Event())
 
 
 def test_what_goes_together_passes() -> None:

@@ -166,7 +166,7 @@ def test_sizes_beyond_any_memory(text: str) -> None:
 
 
 def test_too_many_ranks_and_those_of_split_are_told_what_to_do() -> None:
-    with pytest.raises(ConfigError, match="Use at most 2, or num_threads 3"):
+    with pytest.raises(ConfigError, match=r"Use at most 2, or num_threads \(--threads\) 3"):
         thread_shares(resolve({"data_parallel_size": 3, "num_threads": 2}))
     with pytest.raises(ConfigError, match="leave it out"):
         resolve({"data_parallel_size": 2, "discipline": "split"})

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from headrace import env
-from headrace.contract.errors import PullError
+from headrace.contract.errors import PullError, UnknownModel
 
 from .catalogue import models_dir
 from .download import Downloader, Meter, Remote
@@ -64,7 +64,7 @@ def parse_hub_spec(text: str) -> HubSpec:
     """The parts of an ``hf:`` name, given without the prefix. Raises PullError when it is malformed."""
     match = SPEC.fullmatch(text)
     if not match or ".." in text:
-        raise PullError(f"hf:{text}", "must be ORG/NAME, ORG/NAME@REVISION or ORG/NAME/FILE.gguf")
+        raise UnknownModel(f"hf:{text}", "must be ORG/NAME, ORG/NAME@REVISION or ORG/NAME/FILE.gguf")
     return HubSpec(match[1], match[2], match[3], match[4] or "main")
 
 

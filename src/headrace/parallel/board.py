@@ -1,0 +1,48 @@
+"""Where threads of one process meet: each puts something up, and when all have, each reads what is there.
+
+Under the local exchange and the local group, which know what the things are. A thread that does not come breaks the
+board for all, and for good.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from headrace.contract.errors import GroupBroken
+
+Thing = TypeVar("Thing")
+Read = TypeVar("Read")
+
+
+class Board(Generic[Thing]):
+    """For ``size`` threads that make the same calls in the same order."""
+
+    def __init__(self, size: int, timeout_s: float) -> None:
+        self.size = size
+        self._timeout_s = timeout_s
+        self._things: list[Thing | None] = [None] * size
+        self._barrier = threading.Barrier(size)
+
+    def meet(self, rank: int, thing: Thing, read: Callable[[list[Thing]], Read]) -> Read:
+        """What ``read`` makes of the things of all, in the order of ranks; it must copy what it keeps, for the next
+        round takes their places. Raises GroupBroken."""
+        self._things[rank] = thing
+        self._wait(rank)
+        there = [one for one in self._things if one is not None]
+        result = read(there)
+        self._wait(rank)  # nobody may put up the next round before all have read this one
+        return result
+
+    def _wait(self, rank: int) -> None:
+        try:
+            self._barrier.wait(self._timeout_s)
+        except threading.BrokenBarrierError as error:
+            raise GroupBroken(
+                f"rank {rank} of {self.size}: another rank left, or did not answer within {self._timeout_s:g} s"
+            ) from error
+
+    def leave(self) -> None:
+        """Whoever waits, or comes later, gets GroupBroken."""
+        self._barrier.abort()
