@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -158,6 +159,14 @@ def test_how_many_go_without_their_kv_is_bounded(tmp_path: Path) -> None:
     taken = [ends.giver.offer_bare(item(f"r{next(names)}", [], None, []), "no room") for _ in range(MOST_BARE + 5)]
     assert taken.count(True) == MOST_BARE - 1
     ends.close()
+
+
+def test_the_giver_hears_when_the_taker_last_got_on(ends: Ends) -> None:
+    until(lambda: ends.giver.has_room_for("a"))
+    assert ends.giver.moved_s == -math.inf
+    moved = time.monotonic()
+    ends.taker.moved(moved)
+    until(lambda: ends.giver.moved_s >= moved)  # one clock here; on two machines only the distance counts
 
 
 def test_an_end_that_comes_before_its_sequence_is_remembered(ends: Ends) -> None:

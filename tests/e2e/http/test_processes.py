@@ -189,3 +189,18 @@ def test_what_cannot_be_served_is_refused_before_loading(model: str) -> None:
             assert process.returncode in (1, 2), err
             assert words in err.decode()
             assert b"Traceback" not in err
+
+
+def test_a_front_that_waits_for_engines_says_so_and_ends_when_asked(model: str) -> None:
+    nowhere = ("--prefill", "tcp://127.0.0.1:1", "--decode", "tcp://127.0.0.1:2")
+    process = start("serve", "-m", model, "--port", "0", "--threads", "1", *nowhere)
+    assert process.stderr is not None
+    try:
+        line = process.stderr.readline()
+        assert b"waiting for the engines at tcp://127.0.0.1:1 (prefill) and tcp://127.0.0.1:2 (decode)" in line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(END_S) == 0
+        assert b"asked to stop before the engine was there" in process.stderr.read()
+    finally:
+        process.kill()
+        process.communicate()
