@@ -54,12 +54,13 @@ def build(how: str) -> tuple[Engine, dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def nothing_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = set(multiprocessing.active_children())  # of a test that failed, perhaps
     monkeypatch.setattr(process, "GRACE_S", 0.1)
     with tempfile.TemporaryDirectory(prefix="hr") as place:
         monkeypatch.setattr(tempfile, "tempdir", place)
         yield
         assert not list(Path(place).iterdir())
-    assert not multiprocessing.active_children()
+    assert not set(multiprocessing.active_children()) - before
 
 
 @pytest.mark.parametrize(
