@@ -159,7 +159,7 @@ def add_ratios(report: Report, contenders: Sequence[Contender]) -> None:
     for what in plain.rounds[0]:
         ratios = [a[what] / b[what] for a, b in zip(served.rounds, plain.rounds)]
         turned = [1 / ratio for ratio in ratios] if what == "throughput" else ratios
-        report.add(f"headrace: {what}, times our engine's own", "x", spread(turned))
+        report.add(f"headrace: {what}, factor that the server costs", "x", spread(turned))
 
 
 def parse() -> argparse.Namespace:
