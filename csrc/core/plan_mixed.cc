@@ -1,6 +1,5 @@
 // The MIXED planner: one token budget, no phases.
 #include <algorithm>
-#include <tuple>
 
 #include "core/planner.h"
 
@@ -144,9 +143,7 @@ bool serve_waiting(PlanContext& context, Decision& decision, Sequence* seq) {
 // Still computing what was there before it generates: it needs more than one token and its drafts.
 bool in_prefill(const Sequence& seq, const Limits& limits) { return running_need(seq, limits) > 1 + seq.num_drafts(); }
 
-bool before(const Sequence& one, const Sequence& other) {
-  return std::tie(one.spec.priority, one.spec.arrival) < std::tie(other.spec.priority, other.spec.arrival);
-}
+bool before(const Sequence& one, const Sequence& other) { return Queues::rank(one) < Queues::rank(other); }
 
 // Running sequences in order of admission; then, if nothing was taken away, the waiting ones.
 void plan_first_come(PlanContext& context, Decision& decision) {

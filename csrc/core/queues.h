@@ -18,6 +18,8 @@ class Queues {
   explicit Queues(bool priority) : priority_(priority) {}
 
   bool by_priority() const { return priority_; }
+  // Under the priority policy the lesser is served first, and the greatest gives way.
+  static std::tuple<std::int64_t, double> rank(const Sequence& seq) { return {seq.spec.priority, seq.spec.arrival}; }
   const std::vector<Sequence*>& running() const { return running_; }
   const std::vector<Sequence*>& prompted() const { return prompted_; }
   std::size_t num_waiting() const { return waiting_.size(); }
@@ -79,7 +81,6 @@ class Queues {
  private:
   using Key = std::tuple<std::int64_t, double, std::int64_t>;
 
-  static std::tuple<std::int64_t, double> rank(const Sequence& seq) { return {seq.spec.priority, seq.spec.arrival}; }
   void place(Sequence* seq, std::int64_t order) {
     seq->status = Status::kWaiting;
     const Key key = priority_ ? Key{seq->spec.priority, seq->spec.arrival, seq->id()} : Key{0, 0.0, order};

@@ -116,11 +116,12 @@ class Pool {
     }
   }
 
+  // Where a lane's stretch begins.
   std::int64_t begin(std::size_t lane) const {
-    return stretch_begin(items_, static_cast<std::int64_t>(lane), static_cast<std::int64_t>(lanes_.size()));
+    return items_ * static_cast<std::int64_t>(lane) / static_cast<std::int64_t>(lanes_.size());
   }
 
-  // How many items a lane has at first, and which is the last but `left - 1` of them.
+  // How many items a lane has at first, and which one is taken when `left` are left of them.
   std::int64_t share(std::size_t lane) const {
     const auto lanes = static_cast<std::int64_t>(lanes_.size()), index = static_cast<std::int64_t>(lane);
     return deal_ == Deal::kStretches ? begin(lane + 1) - begin(lane) : (items_ - index + lanes - 1) / lanes;

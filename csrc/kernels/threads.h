@@ -24,11 +24,6 @@ std::uint64_t num_barriers();
 // Which items a thread has first: a stretch of consecutive ones, or every n-th of n threads.
 enum class Deal { kStretches, kInTurn };
 
-// The first item of thread `index` when `items` are dealt in stretches to `threads`.
-constexpr std::int64_t stretch_begin(std::int64_t items, std::int64_t index, std::int64_t threads) {
-  return items * index / threads;
-}
-
 using ItemFunction = void (*)(const void* context, std::int64_t item);
 void parallel_for_items(std::int64_t items, Deal deal, ItemFunction run, const void* context);
 

@@ -63,15 +63,20 @@ inline std::int64_t block_stride(const CacheArray& array, const char* name) {
   return array.stride(0);
 }
 
-inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
+inline kernels::KvFormat format_of(const CacheArray& array, const char* name) {
   using kernels::KvFormat;
-  const std::int64_t stride = block_stride(array, name);
   const auto is = [&array](auto code) { return array.dtype() == nb::dtype<decltype(code)>(); };
-  if (is(float{})) return {array.data(), KvFormat::kFloat32, stride * 4};
-  if (is(std::uint16_t{})) return {array.data(), KvFormat::kBfloat16, stride * 2};
-  if (is(std::int16_t{})) return {array.data(), KvFormat::kInt16, stride * 2};
+  if (is(float{})) return KvFormat::kFloat32;
+  if (is(std::uint16_t{})) return KvFormat::kBfloat16;
+  if (is(std::int16_t{})) return KvFormat::kInt16;
   require(is(std::int8_t{}), std::string(name) + ": must be float32, bfloat16, int16 or int8");
-  return {array.data(), KvFormat::kInt8, stride};
+  return KvFormat::kInt8;
+}
+
+inline kernels::KvCache cache_of(const CacheArray& array, const char* name) {
+  const std::int64_t stride = block_stride(array, name);
+  const kernels::KvFormat format = format_of(array, name);
+  return {array.data(), format, stride * kernels::element_bytes(format)};
 }
 
 // A pair of caches of one shape and format, and their head size.

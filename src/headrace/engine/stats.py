@@ -82,10 +82,10 @@ class StepCounts:
         num_decoding = int((known == 1).sum())
         self.scheduled_tokens += int(known.sum())
         self.decode_tokens += num_decoding
-        self.prefill_steps += num_decoding == 0
-        self.mixed_steps += 0 < num_decoding < len(known)
         self.attended += int((known * before + known * (known + 1) // 2).sum())
         kind = "prefill" if not num_decoding else "mixed" if num_decoding < len(known) else "decode"
+        self.prefill_steps += kind == "prefill"
+        self.mixed_steps += kind == "mixed"
         self.last.launched(plan, kind, len(known), size)
 
     def committed(self, plan: StepPlan, commit: Any) -> None:
