@@ -191,6 +191,12 @@ class StepPlan:
     def total_tokens(self) -> int: ...
 
     @property
+    def num_fresh(self) -> int: ...
+
+    @property
+    def sums(self) -> tuple[int, int, int, int]: ...
+
+    @property
     def seq_ids(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
 
     @property
@@ -273,6 +279,17 @@ class CommitResult:
 
     @property
     def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def gone_tokens(self) -> int: ...
+
+    @property
+    def dropped_tokens(self) -> int: ...
+
+    def news(self) -> list:
+        """
+        (slice, sequence, Finish, tokens) of each slice with tokens or an end, in plan order.
+        """
 
 class Scheduler:
     """Sequences, queues and blocks; plans steps and takes their results."""
