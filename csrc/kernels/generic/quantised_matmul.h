@@ -33,6 +33,9 @@ struct Form {
   static constexpr int kScaleValues = ScaleValues;
   static constexpr bool kSymmetric = Symmetric;
   static constexpr int kGroupBytes = kGroupValues * kPanel * Bits / 8;
+  // Of scales and minima; a panel holds them behind its codes.
+  static constexpr int kNumberBytes =
+      kGroupValues / ScaleValues * kPanel * (HalfScales ? 2 : 4) * (Symmetric ? 1 : 2);
   static constexpr int kOffsetShift = Bits == 4 ? 3 : 7;  // log2 of the offset of symmetric codes
   static constexpr PanelForm form{Bits, ScaleValues, Symmetric, HalfScales};
 
@@ -150,9 +153,14 @@ struct QuantisedTile {
     const std::uint8_t* const minima = panel + panels.minima_at;
     const std::int64_t stride = panels.panel_bytes;
     const std::uint8_t* codes = panel;
+    const std::uint8_t* share = panel;
     for (std::int64_t g = 0; g < panels.k / kGroupValues; ++g, codes += F::kGroupBytes, x += M) {
-      const std::uint8_t* const ahead = fetch.from(codes);
+      const std::uint8_t* const ahead = fetch.from(P > 1 ? codes : share);
       if (P > 1 && fetch.distance > 0) fetch_group(ahead, stride);
+      if constexpr (P == 1) {
+        for (int line = 0; line < F::kNumberBytes; line += 64) __builtin_prefetch(ahead + F::kGroupBytes + line);
+        share += F::kGroupBytes + F::kNumberBytes;
+      }
       start<0>(x);
       if constexpr (F::kScaleValues == 32) {
         add_quads<0, 8>(codes, stride, x, ahead);
