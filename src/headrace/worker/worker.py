@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace._core import fill_unknown_ids
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
@@ -24,7 +25,6 @@ from headrace.contract.result import LogprobArrays, StepResult
 from headrace.models.context import ForwardContext
 from headrace.obs.launch_guard import LaunchGuard
 
-from .correct import fill_unknown_ids
 from .device import DeviceThread
 from .grammars import Grammars
 from .packer import Packer
