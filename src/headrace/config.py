@@ -130,6 +130,12 @@ class RuntimeConfig:
     """Fix or refuse whatever results could depend on besides model, dtype and request; unseeded draws repeat."""
     overlap_checks: bool | None = None
     """Refuse hidden waits inside launches and overwrite outputs after their turn; None: as the environment says."""
+    encoder_process: bool = False
+    """Encode pictures in a process of its own, beside the front; the engine gets their rows, the same to the bit."""
+    encoder_threads: int = 1
+    """Kernel threads of that process."""
+    encoder_timeout_s: float = 120.0
+    """Longest wait for one picture; a process that takes longer is ended and replaced."""
     record: str | None = None
     """Write a flight recording of every step to this file."""
 

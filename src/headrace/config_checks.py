@@ -93,6 +93,9 @@ def _check_runtime(config: EngineConfig) -> None:
     threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
     _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
     _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
+    encoders, wait_s = config.runtime.encoder_threads, config.runtime.encoder_timeout_s
+    _require(1 <= encoders <= MAX_THREADS, "encoder_threads", f"must lie between 1 and {MAX_THREADS}")
+    _require(0 < wait_s <= MAX_WAIT_S, "encoder_timeout_s", day)
     _require(config.runtime.pinning in ("auto", "none", "cores"), "pinning", "must be auto, none or cores")
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
     _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)

@@ -6,7 +6,7 @@ The front never imports torch unless the engine runs in its own process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.config import EngineConfig
@@ -43,6 +43,22 @@ def connect(
     ``give_up``: set when there is no sense in waiting for them any more.
     """
     settle(config)  # refused here, before a process is started for nothing
+    if not config.runtime.encoder_process:
+        return _engines(config, own_process, progress, give_up)
+    from .encoder_launch import opened_encoder
+
+    with opened_encoder(config, progress, give_up) as over:
+        connected = _engines(config, own_process, progress, give_up)
+        return replace(connected, client=over(connected.client))
+
+
+def _engines(
+    config: EngineConfig,
+    own_process: bool,
+    progress: Callable[[str, int, int], None] | None,
+    give_up: Flag | None,
+) -> Connected:
+    """Connected to what generates."""
     told = {"deterministic": config.runtime.deterministic}
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
     if split and not own_process:
@@ -52,7 +68,7 @@ def connect(
     if not own_process and not grouped:
         from .launch import launch
 
-        launched = launch(config)
+        launched = launch(config, progress=progress)
         engine, facts = facts_of(launched)
         return Connected(ThreadClient(engine), launched.tokenizer, facts | told)
     on_pull = None if progress is None else lambda done, total: progress("pull", done, total)

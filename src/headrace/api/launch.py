@@ -29,7 +29,7 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
 from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
-from headrace.models.context import HasEyes, Model, SharesExperts
+from headrace.models.context import Model, SharesExperts
 from headrace.models.registry import Share, load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
@@ -44,6 +44,7 @@ from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
+from .facts import eyes_of
 from .kv_launch import open_connector, store_place
 from .seats import ExpertSeat
 from .speculation import most_logits, open_speculation
@@ -112,7 +113,7 @@ def launch(
             team.begin(parts.model, pool.num_blocks)
         engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet, team=team)
     name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
-    eyes = parts.model.eyes if isinstance(parts.model, HasEyes) else None
+    eyes = eyes_of(parts.model)
     return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost, eyes)
 
 

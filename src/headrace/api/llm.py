@@ -49,7 +49,8 @@ class LLM:
         elif model is not None or dtype is not None or deterministic is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
         self.engine: Any  # an Engine, or Turns over the client of several
-        if config.group.data_parallel_size > 1 or config.scheduler.discipline == "split":
+        several = config.group.data_parallel_size > 1 or config.scheduler.discipline == "split"
+        if several or config.runtime.encoder_process:
             self._connect(config, progress)
         else:
             self._launch(config, progress)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from headrace.config import EngineConfig, kv_format
@@ -19,6 +18,7 @@ from headrace.worker.kv_frames import TensorCodec
 from headrace.worker.worker import Worker
 
 from .determinism import settle
+from .facts import facts_of_parts
 from .launch import build_engine, load_parts, plan_memory
 
 
@@ -30,9 +30,9 @@ def launch_role(
     config = settle(config).config
     parts = load_parts(config)
     pool, max_model_len = plan_memory(config, parts.model)
-    facts = {"vocab_size": parts.model.vocab_size, "max_model_len": max_model_len, "model_name": parts.source.name}
     form = f"blocks of {config.cache.block_size}, kv {kv_format(config)}, dtype {config.model.dtype}"
-    facts |= {"pool": asdict(pool), "role": role, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
+    facts = facts_of_parts(parts, pool, max_model_len)
+    facts |= {"role": role, "dtype": config.model.dtype, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
     if role == "prompt":
         giver = RemoteGiver(address, TensorCodec(), secure=secure)
         relay = lambda worker, *_: Giver(giver, worker, config.cache.block_size)  # noqa: E731

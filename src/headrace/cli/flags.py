@@ -81,6 +81,9 @@ class EngineFlags:
     expert_parallel: Annotated[
         bool, typer.Option("--expert-parallel", help="Spread a mixture's experts over the engines of a voted group.")
     ] = False
+    encoder_process: Annotated[
+        bool, typer.Option("--encoder-process", help="Encode pictures in a process of its own, beside the engine.")
+    ] = False
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -101,6 +104,7 @@ class EngineFlags:
             "data_parallel_size": self.data_parallel_size,
             "tensor_parallel_size": self.tensor_parallel_size,
             "expert_parallel": self.expert_parallel or None,
+            "encoder_process": self.encoder_process or None,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,
             "draft_model": self.draft_model,
