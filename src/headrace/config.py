@@ -35,6 +35,9 @@ class ModelConfig:
     """Fail when the backend lacks an op instead of falling back to the reference."""
     max_model_len: int | None = None
     """Longest sequence, prompt included; None: what the model was trained for and the KV pool can hold."""
+    prefill_keep: int | None = None
+    """DeepSeek-V4.1: of a prompt the second half of the layers computes the last so many tokens only. An approximation;
+    nothing of a prompt is then used again, so there are no prefix hits."""
     offline: bool = False
     """Never touch the network: a model that is not cached is an error."""
 

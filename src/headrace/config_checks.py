@@ -67,6 +67,17 @@ def _check_model(config: EngineConfig) -> None:
     _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
     longest = config.model.max_model_len
     _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")
+    _check_skipping(config)
+
+
+def _check_skipping(config: EngineConfig) -> None:
+    name, keep = "prefill_keep", config.model.prefill_keep
+    if keep is None:
+        return
+    _require(keep >= 1, name, "must be at least 1")
+    _require(config.scheduler.discipline != "split", name, "does not go with the split discipline")
+    _require(not config.group.expert_parallel, name, "does not go with expert_parallel: all ranks compute all layers")
+    _require(config.cache.kv_store in ("auto", "off"), name, "does not go with a KV store: skipped rows leave holes")
 
 
 def _check_cache(config: EngineConfig) -> None:

@@ -59,7 +59,7 @@ def _engines(
     give_up: Flag | None,
 ) -> Connected:
     """Connected to what generates."""
-    told = {"deterministic": config.runtime.deterministic}
+    told = {"deterministic": config.runtime.deterministic, "skips_rows": config.model.prefill_keep is not None}
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
     if split and not own_process:
         from .split import connect_split

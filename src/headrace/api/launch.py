@@ -47,6 +47,7 @@ from .drafters import check_drafter, keep_draft_records
 from .facts import eyes_of
 from .kv_launch import open_connector, store_place
 from .seats import ExpertSeat
+from .skipping import skip_rows, without_reuse
 from .speculation import most_logits, open_speculation
 from .tensor_team import Team, opened_team
 from .text.engram_map import engram_map
@@ -102,7 +103,7 @@ def launch(
     if config.scheduler.discipline == "split":
         raise ConfigError("discipline", "split makes two engines, not one: LLM, AsyncLLM and serve take it")
     settled = settle(config)
-    with opened_team(settled.config) as (team, config):
+    with opened_team(without_reuse(settled.config)) as (team, config):
         share = team.share if team else experts.share if experts else None
         parts = load_parts(config, progress, share)
         pool, max_model_len = plan_memory(config, parts.model)
@@ -132,6 +133,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None, share: Sh
     loading = named(progress, "load")
     model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)
     _check_vocabulary(model, tokenizer, source)
+    skip_rows(config, model)
     keep_draft_records(config, model)
     return Parts(source, tokenizer, ops, model, placement, num_threads)
 

@@ -60,6 +60,7 @@ class LLM:
             self.max_model_len,
             deterministic=config.runtime.deterministic,
             eyes=self.eyes,
+            skips_rows=config.model.prefill_keep is not None,
         )
         self._closed = False
         self._busy = threading.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.config import EngineConfig, kv_format
+from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Giver, Taker
 from headrace.engine.recall import Recall
@@ -27,6 +28,8 @@ def launch_role(
 ) -> tuple[Engine, dict[str, Any]]:
     """The engine, and what a front must know of it. A completion engine listens on ``address``, a prompt engine sends
     there. Raises ConfigError, ModelError, PullError or StoreError."""
+    if config.model.prefill_keep is not None:
+        raise ConfigError("prefill_keep", "does not go with a role: sequences are handed over whole")
     config = settle(config).config
     parts = load_parts(config)
     pool, max_model_len = plan_memory(config, parts.model)

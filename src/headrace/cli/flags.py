@@ -54,6 +54,9 @@ class EngineFlags:
         ),
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
+    prefill_keep: Annotated[
+        int | None, typer.Option(help="Compute only so many of a prompt's last tokens in all layers (DeepSeek-V4.1).")
+    ] = None
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Refuse whatever results could depend on; unseeded draws repeat."),
@@ -99,6 +102,7 @@ class EngineFlags:
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,
             "max_model_len": self.max_model_len,
+            "prefill_keep": self.prefill_keep,
             "deterministic": self.deterministic or None,
             "discipline": self.discipline,
             "data_parallel_size": self.data_parallel_size,

@@ -75,6 +75,10 @@ class V41Model:
         check_truncation(truncation, self.config)
         self.truncation = truncation
 
+    def skip_rows(self, keep: int) -> None:
+        """As ``SkipsRows`` has it: ``compact``."""
+        self.truncate(Truncation(COMPACT, keep))
+
     def share_experts(self, exchange: Exchange, rebalance: RebalanceConfig | None) -> None:
         """From now on every step is one of all ranks of ``exchange``. ``rebalance``: when experts move; None: never.
         A model that was loaded with all experts shares none."""
