@@ -154,7 +154,7 @@ def build_engine(
     with a store, from which it takes what did not come with a sequence."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
     computes_prompts = role.kind != Role.COMPLETION
-    place = store_place(config, model.kv_layout, votes=meet is not None) if computes_prompts or recalls else None
+    place = store_place(config, votes=meet is not None) if computes_prompts or recalls else None
     seal = GRAIN if place and computes_prompts else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))
