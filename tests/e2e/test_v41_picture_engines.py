@@ -17,7 +17,7 @@ from headrace import LLM, AsyncLLM, SamplingParams
 from headrace.api import role_service
 from headrace.cli.serve_roles import RoleFlags, serve_role
 from headrace.config import resolve
-from headrace.contract.errors import ConfigError, EngineDead
+from headrace.contract.errors import ConfigError, EngineDead, InvalidRequest
 
 SETTINGS: dict[str, Any] = {"kv_memory": 64 << 20, "num_threads": 2, "max_model_len": 256}
 MODEL = "v41-mini"
@@ -56,6 +56,16 @@ async def answer(llm: AsyncLLM, asked: Any) -> Any:
 
 def test_a_prompt_and_a_decode_engine_see_them_too(alone: list[Any]) -> None:
     assert answers(discipline="split") == alone
+
+
+@pytest.mark.parametrize("discipline", ["voted", "split"])
+def test_a_picture_is_never_cut_there_and_one_too_large_is_refused(alone: list[Any], discipline: str) -> None:
+    """Of 10 rows each, in steps of 12: a second one waits for the next step."""
+    with LLM(MODEL, **SETTINGS, discipline=discipline, token_budget=12) as llm:
+        assert [bits(output) for output in llm.generate(PROMPTS, GREEDY)] == alone
+        large = np.zeros((140, 140, 3), dtype=np.uint8)
+        with pytest.raises(InvalidRequest, match=r"^images\[1\]: takes 22 rows of the prompt; .* a step has 12"):
+            llm.generate({**prompt(1, 2), "images": [prompt(1)["images"][0], large]}, GREEDY)
 
 
 def test_so_do_two_processes_with_an_encoder_before_them(alone: list[Any]) -> None:

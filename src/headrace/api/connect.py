@@ -16,6 +16,7 @@ from headrace.engine.starting import Flag
 from headrace.models.sources import resolve_model
 
 from .determinism import settle
+from .pictures import most_rows
 from .ranks import build_alone, connect_group, facts_of
 from .split_processes import connect_pair
 from .text.tokenizer import Tokenizer, load_tokenizer
@@ -59,7 +60,8 @@ def _engines(
     give_up: Flag | None,
 ) -> Connected:
     """Connected to what generates."""
-    told = {"deterministic": config.runtime.deterministic, "skips_rows": config.model.prefill_keep is not None}
+    told: dict[str, Any] = {"deterministic": config.runtime.deterministic, "most_picture_rows": most_rows(config)}
+    told["skips_rows"] = config.model.prefill_keep is not None
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
     if split and not own_process:
         from .split import connect_split

@@ -20,6 +20,7 @@ from .determinism import settle
 from .feed import Feed
 from .launch import Progress, launch
 from .output import RequestOutput
+from .pictures import most_rows
 from .prompts import Prepared, Preparer, Prompt
 from .text.chat import encode_chat
 
@@ -61,6 +62,7 @@ class LLM:
             deterministic=config.runtime.deterministic,
             eyes=self.eyes,
             skips_rows=config.model.prefill_keep is not None,
+            most_picture_rows=most_rows(config),
         )
         self._closed = False
         self._busy = threading.Lock()

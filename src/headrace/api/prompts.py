@@ -47,6 +47,7 @@ class Preparer:
         deterministic: bool = False,
         eyes: Eyes | None = None,
         skips_rows: bool = False,
+        most_picture_rows: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -54,6 +55,7 @@ class Preparer:
         self._deterministic = deterministic
         self._eyes = eyes
         self._skips_rows = skips_rows
+        self._most_picture_rows = most_picture_rows
         self._eos_ids = tokenizer.eos_ids if tokenizer is not None else ()
         self._numbers = itertools.count()
 
@@ -68,7 +70,7 @@ class Preparer:
         text, ids = self._tokens(prompt)
         pictures: tuple[Picture, ...] = ()
         if "images" in fields:
-            ids, pictures = expand(self._eyes, ids, fields["images"])
+            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows)
         self._check_length(len(ids))
         self._check_stops(sampling)
         if self._skips_rows and sampling.prompt_logprobs is not None:

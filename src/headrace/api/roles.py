@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from headrace.config import EngineConfig, kv_format
@@ -21,6 +22,7 @@ from headrace.worker.worker import Worker
 from .determinism import settle
 from .facts import facts_of_parts
 from .launch import build_engine, load_parts, plan_memory
+from .pictures import most_rows
 
 
 def launch_role(
@@ -36,6 +38,7 @@ def launch_role(
     form = f"blocks of {config.cache.block_size}, kv {kv_format(config)}, dtype {config.model.dtype}"
     facts = facts_of_parts(parts, pool, max_model_len)
     facts |= {"role": role, "dtype": config.model.dtype, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
+    facts["most_picture_rows"] = most_rows(replace(config, scheduler=replace(config.scheduler, discipline="split")))
     if role == "prompt":
         giver = RemoteGiver(address, TensorCodec(), secure=secure)
         relay = lambda worker, *_: Giver(giver, worker, config.cache.block_size)  # noqa: E731
