@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVLayout, Layout
+from headrace.contract.layout import KVLayout, Layout, RecordLayout
+from headrace.contract.ports import BlockMover
 from headrace.kv.client import RemoteStore
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
@@ -30,14 +32,15 @@ from headrace.kv.place import (
     settle_capacity,
     striped_places,
 )
-from headrace.kv.records import record_specs
+from headrace.kv.records import RecordSpec, block_specs, record_specs
 from headrace.kv.secret import read_secret
 from headrace.kv.shares import DATA, PARITY, SHARES
 from headrace.kv.striped import StripedStore
 from headrace.kv.weights import model_files, weights_digest
 from headrace.models.context import LayerKV
 from headrace.models.sources import ModelSource
-from headrace.worker.kv_transfer import KVTransfer
+from headrace.worker.block_transfer import BlockTransfer
+from headrace.worker.kv_transfer import KVTransfer, Launch
 from headrace.worker.worker import Worker
 
 log = logging.getLogger("headrace.kv")
@@ -45,7 +48,7 @@ log = logging.getLogger("headrace.kv")
 RECORD_FORMAT = "1"
 
 
-def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) -> str | None:
+def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
     """Where the engine's KV store is: a folder, an address or a bucket; None: there is none.
 
     ``votes``: it is a rank of a voted group. Raises ConfigError for a store that could never work.
@@ -64,10 +67,6 @@ def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) ->
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
         log.info("no KV store: it needs prefix caching and a block_size that divides %d", GRAIN)
-        return None
-    if not isinstance(layout, KVLayout):
-        if named:
-            raise ConfigError("kv_store", "needs a model that keeps keys and values")
         return None
     return wish
 
@@ -96,9 +95,9 @@ def open_connector(
 
     ``arithmetic`` names what computes (backend, instruction set): others may round otherwise.
     """
-    assert isinstance(layout, KVLayout), "store_place gives no other layout a store"
-    specs = record_specs(layout, kv_format(config))
-
+    block_size = config.cache.block_size
+    keeps_bytes = isinstance(layout, RecordLayout)
+    specs = record_specs(layout, kv_format(config)) if isinstance(layout, KVLayout) else block_specs(layout, block_size)
     secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
     elsewhere = is_address(place) or is_bucket(place) or is_striped(place) or is_mooncake(place)
     folder = default_folder(env.cache_dir()) if elsewhere else Path(place).expanduser()
@@ -116,6 +115,8 @@ def open_connector(
             ("arithmetic", arithmetic),
             ("layout", repr(layout)),
         ]
+        if keeps_bytes:
+            facts.append(("block size", str(block_size)))
         if is_striped(place):  # a folder may also be a whole store of its own: no name may mean a value and a share
             facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
@@ -123,8 +124,16 @@ def open_connector(
             return OpenStore(RemoteStore(place, secret=secret), space)
         return OpenStore(_striped(config, place, space) if is_striped(place) else _at(config, place, space), space)
 
-    mover = KVTransfer(layers, specs, config.cache.block_size, worker.launch)
-    return StoreConnector(open_store, specs, mover)
+    return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))
+
+
+def open_transfer(
+    layers: Sequence[LayerKV], layout: Layout, specs: Sequence[RecordSpec], block_size: int, launch: Launch
+) -> BlockMover:
+    """What moves records of this layout."""
+    if isinstance(layout, RecordLayout):
+        return BlockTransfer(layers[0].k, layout, specs, block_size, launch)
+    return KVTransfer(layers, specs, block_size, launch)
 
 
 def _at(config: EngineConfig, place: str, space: bytes) -> ObjectStore | LocalStore:
