@@ -25,9 +25,9 @@ from .chooser import Chooser
 from .counts import Counts
 from .disk import Disk
 from .facts import facts_of
-from .index import Entry, EntryKey, Index, entry_key
+from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
 from .policy import Policy
-from .records import RecordSpec, StoreMatch, usable_grains
+from .records import Match, RecordSpec, StoreMatch, usable_grains
 from .recovery import open_index
 from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
 from .uses import Uses
@@ -36,7 +36,6 @@ from .writer import SegmentWriter, open_segment
 log = logging.getLogger("headrace.kv")
 
 SEGMENT_BYTES = 64 << 20
-ANY_SPACE = bytes(16)
 Trouble = (OSError, lmdb.Error)
 
 
@@ -90,11 +89,9 @@ class LocalStore:
     def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]:
         """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
         try:
-            held = self.index.serving([entry_key(*key) for key in keys])
+            return self.index.served([entry_key(*key) for key in keys], self.name_space, self.clock())
         except Trouble:
             return [False] * len(keys)
-        now = self.clock()
-        return [entry is not None and self._serves(*entry, now) for entry in held]
 
     def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
         """Bytes of values; 0 for what is not here."""
@@ -113,11 +110,23 @@ class LocalStore:
 
     def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
         """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
-        names = [(key, int(spec.kind)) for key in keys for spec in specs]
-        held = dict(zip(names, self.has(names)))
-        end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
+        if all(spec.match is Match.ALL for spec in specs):
+            end = self._leading(keys, specs)
+        else:
+            names = [(key, int(spec.kind)) for key in keys for spec in specs]
+            held = dict(zip(names, self.has(names)))
+            end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
         self.observe(keys, end, [int(spec.kind) for spec in specs])
         return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
+
+    def _leading(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> int:
+        """``usable_grains`` where every kind must have every grain."""
+        kinds = [bytes([spec.kind]) for spec in specs]
+        try:
+            names = [key + kind for key in keys for kind in kinds]
+            return self.index.leading(names, self.name_space, self.clock()) // len(specs)
+        except Trouble:
+            return 0
 
     def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
         """A chain was asked for and so much of it found: what decides who leaves."""
@@ -160,12 +169,9 @@ class LocalStore:
             self.flush_uses()
         return value
 
-    def _serves(self, ttl_class: int, name_space: bytes, used: float, now: float) -> bool:
-        foreign = self.name_space not in (ANY_SPACE, name_space)
-        return not foreign and not expired(ttl_class, used, now)
-
     def _serves_entry(self, entry: Entry) -> bool:
-        return self._serves(entry.ttl_class, entry.name_space, entry.used, self.clock())
+        ours = self.name_space in (ANY_SPACE, entry.name_space)
+        return ours and not expired(entry.ttl_class, entry.used, self.clock())
 
     def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
         fd = open_segment(self.disk, self.segments, entry.segment)
