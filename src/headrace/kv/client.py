@@ -20,6 +20,7 @@ from headrace._core import crc32c
 from headrace.contract.errors import StoreError
 from headrace.contract.ports import Bytes
 
+from .health import Health
 from .records import Match, RecordSpec, StoreMatch
 from .secret import secure_client
 from .wire import (
@@ -64,6 +65,7 @@ class RemoteStore:
     ) -> None:
         self._clock = clock
         self.address, self._secret, self._timeout_s, self._lease_s = address, secret, timeout_s, lease_s
+        self._health = Health(address, clock)
         self._context: zmq.Context[Any] = zmq.Context()
         self._idle: list[zmq.Socket[bytes]] = []
         self._lock = threading.Lock()
@@ -144,17 +146,20 @@ class RemoteStore:
             with self._socket() as socket:
                 socket.send_multipart([self._encode(request), *payloads], zmq.NOBLOCK, copy=False)
                 answer, frames = self._await(socket, number, deadline)
-        except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError):
+        except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError) as error:
             with self._lock:
                 self._silent_until = self._clock() + BACKOFF_S
+            if not self.closed:
+                self._health.failed("a request", error)
             return None
+        self._health.worked("a request")
         return (answer, frames) if isinstance(answer, kind) else None
 
     def _await(self, socket: zmq.Socket[bytes], number: int, deadline: float) -> tuple[Answer, list[Any]]:
         while True:
             left = deadline - self._clock()
             if left <= 0 or not socket.poll(int(left * 1000) + 1):
-                raise TimeoutError
+                raise TimeoutError(f"no answer within {self._timeout_s:g} s")
             frames = socket.recv_multipart(copy=False)
             answer = self._decoder.decode(frames[0].buffer)
             if answer.number == number:

@@ -7,7 +7,6 @@ no method raises for what a disk does. Size-bounded; a lock of the process keeps
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,10 +20,12 @@ from headrace.contract.errors import StoreError
 
 from . import reclaim
 from .ages import CHAT, expired
+from .backend import part_of
 from .chooser import Chooser
 from .counts import Counts
 from .disk import Disk
 from .facts import facts_of
+from .health import Health
 from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
 from .policy import Policy
 from .records import Match, RecordSpec, StoreMatch, usable_grains
@@ -32,8 +33,6 @@ from .recovery import open_index
 from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
 from .uses import Uses
 from .writer import SegmentWriter, open_segment
-
-log = logging.getLogger("headrace.kv")
 
 SEGMENT_BYTES = 64 << 20
 Trouble = (OSError, lmdb.Error)
@@ -63,7 +62,7 @@ class LocalStore:
         self.segment_bytes = max(4 * PAGE, min(segment_bytes, capacity_bytes // 4))
         self.tenant_quota_bytes = tenant_quota_bytes
         self.chooser = Chooser(policy)
-        self.counts = Counts()
+        self.counts, self.health = Counts(), Health(str(folder))
         self.disk = disk or Disk()
         self.clock = clock
         self.lock = threading.RLock()
@@ -138,9 +137,7 @@ class LocalStore:
 
     def get_range(self, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
         """A part of a value; a miss where it does not reach so far. Reads, and checks, all of it."""
-        value = self.get(key, kind)
-        inside = value is not None and offset >= 0 and length > 0 and offset + length <= len(value)
-        return value[offset : offset + length] if value is not None and inside else None
+        return part_of(self.get(key, kind), offset, length)
 
     def release(self, lease: int) -> None:
         """There was none."""
@@ -158,13 +155,16 @@ class LocalStore:
                 break
             except FileNotFoundError:
                 continue
-            except Trouble:
+            except Trouble as error:
                 self.counts.failed_reads += 1
+                if not self._closed:
+                    self.health.failed("reading", error)
                 break
         if value is None:
             self.counts.misses += 1
             return None
         self.counts.hits += 1
+        self.health.worked("reading")
         if self._uses.note(name):
             self.flush_uses()
         return value
@@ -227,8 +227,9 @@ class LocalStore:
                 return True
             try:
                 stored = self._store(head, payload)
+                self.health.worked("writing")
             except Trouble as error:
-                log.debug("a value could not be stored: %s", error)
+                self.health.failed("writing", error)
                 stored = False
             self.counts.puts += stored
             self.counts.failed_puts += not stored
@@ -300,7 +301,7 @@ class LocalStore:
         return ((name[:-1], name[-1]) for name, _ in entries)
 
     def stat(self) -> dict[str, Any]:
-        """Sizes and counts, for people and metrics. Raises nothing; an unreadable index reads as an empty one."""
+        """Sizes and counts, for people and metrics."""
         return facts_of(self)
 
     @property

@@ -94,8 +94,8 @@ def _raise(code: int) -> NoReturn:
 class MooncakeStore(ObjectStore):
     """A Backend. The bucket is its own from now on."""
 
-    def __init__(self, bucket: MooncakeBucket, name_space: bytes) -> None:
-        super().__init__(bucket, name_space)
+    def __init__(self, bucket: MooncakeBucket, name_space: bytes, *, where: str = "a Mooncake Store") -> None:
+        super().__init__(bucket, name_space, where=where)
 
     def has(self, keys: Sequence[Name]) -> list[bool]:
         """One request."""

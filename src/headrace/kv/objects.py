@@ -8,7 +8,6 @@ them. Nothing is evicted from here; the bucket's own lifecycle rules say how lon
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,10 +22,9 @@ from headrace.contract.errors import StoreError
 from .ages import CHAT
 from .backend import Name, match_along
 from .counts import Counts
+from .health import Health
 from .records import RecordSpec, StoreMatch
 from .segment import CRC_BYTES, MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, encode_head, page_crcs
-
-log = logging.getLogger("headrace.kv")
 
 LOOKUPS = 16  # at once
 BACKOFF_S = 10.0  # a store that does not answer is left alone so long
@@ -36,13 +34,23 @@ T = TypeVar("T")
 
 
 class ObjectStore:
-    """``bucket``: one of obstore's stores, or what has its methods. ``name_space``: 16 bytes in every name."""
+    """``bucket``: one of obstore's stores, or what has its methods. ``name_space``: 16 bytes in every name.
+
+    ``where``: what messages call it.
+    """
 
     fast_lookups = False
 
-    def __init__(self, bucket: Any, name_space: bytes, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        bucket: Any,
+        name_space: bytes,
+        *,
+        where: str = "an object store",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._bucket, self._space, self._clock = bucket, name_space, clock
-        self.counts = Counts()
+        self.counts, self._health = Counts(), Health(where, clock)
         self._lock = threading.Lock()
         self._silent_until = 0.0
         self._closed = False
@@ -58,15 +66,17 @@ class ObjectStore:
         if self._closed or self._clock() < self._silent_until:
             return otherwise
         try:
-            return work()
+            found = work()
         except FileNotFoundError:
-            return otherwise
+            found = otherwise
         except Exception as error:  # obstore's errors share no base with Python's; any is a miss
-            log.debug("an object store failed: %s", error)
             self.counts.failed_reads += 1
+            self._health.failed("a request", f"{type(error).__name__}: {error}")
             if not _refusal(error):
                 self._silent_until = self._clock() + BACKOFF_S
             return otherwise
+        self._health.worked("a request")
+        return found
 
     def _there(self, name: Name) -> bool:
         return self._ask(lambda: self._bucket.head(self._path(*name))["size"] > PAGE, False)
