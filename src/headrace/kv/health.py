@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 log = logging.getLogger("headrace.kv")
 
+MOST_CHARACTERS = 300  # of a reason: some libraries tell their whole state
 AGAIN_S = 60.0  # the least time between two warnings of one kind, of a store that works now and then
 
 
@@ -34,7 +35,8 @@ class Health:
             if now - self._warned.get(what, -AGAIN_S) < AGAIN_S:
                 return
             self._failing[what], self._warned[what] = 1, now
-        log.warning("the KV store at %s fails at %s: %s. Requests are served without it", self._where, what, reason)
+        text = str(reason).partition("\n")[0][:MOST_CHARACTERS]
+        log.warning("the KV store at %s fails at %s: %s. Requests are served without it", self._where, what, text)
 
     def worked(self, what: str) -> None:
         """A call did what it should; said where a warning came before."""

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from kv_values import FaultyDisk, found, put
 
+from headrace.kv.backoff import AWAITED_BACKOFF_S
 from headrace.kv.client import RemoteStore
 from headrace.kv.health import AGAIN_S, Health
 from headrace.kv.local import LocalStore
-from headrace.kv.objects import BACKOFF_S, ObjectStore
+from headrace.kv.objects import ObjectStore
 
 Told = Callable[[], list[str]]
 
@@ -45,7 +46,7 @@ def test_once_each_and_no_flood_from_one_that_works_now_and_then(told: Told) -> 
         health.worked("writing")
     assert told() == []
     now[0] = AGAIN_S
-    health.failed("writing", "full")
+    health.failed("writing", "full\nand all the state of a library")
     assert told() == fails
 
 
@@ -92,7 +93,7 @@ def test_a_bucket_that_is_gone_and_comes_back(told: Told) -> None:
     bucket.gone = False
     store.has([(bytes(32), 0)])
     assert told() == []  # it is left alone for a while
-    now[0] = BACKOFF_S + 1
+    now[0] = AWAITED_BACKOFF_S + 1
     store.has([(bytes(32), 0)])
     [line] = told()
     assert "works again" in line
