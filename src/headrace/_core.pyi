@@ -445,6 +445,23 @@ class RowTable:
 
     def __len__(self) -> int: ...
 
+class StoreIndex:
+    """
+    A reader of the local store's index that asks LMDB nothing; None: it must be asked.
+    """
+
+    def __init__(self, path: str) -> None: ...
+
+    def has(self, names: bytes, name_space: bytes, now: float, lifetimes: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> list | None:
+        """
+        For each name of 33 bytes (key and kind) whether it may be served, all of one moment.
+        """
+
+    def leading(self, names: bytes, name_space: bytes, now: float, lifetimes: Annotated[NDArray[numpy.float64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int | None:
+        """
+        How many names from the start may be served, up to the first that may not.
+        """
+
 GRAIN: int = 128
 
 def grain_root(name_space: bytes, salt: str) -> bytes:
