@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ from .messages import (
     Submit,
     ToEngine,
 )
-from .orphans import remove_if_orphaned, watching
+from .orphans import leave_signals_to_the_front, remove_if_orphaned, watching
 from .profiling import Profiler
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
@@ -59,7 +58,7 @@ def child_main(build: Builder, argument: Any, address: str, parent: int, leftove
 
 def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
     """Runs in the child until told to close or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
+    leave_signals_to_the_front()
     socket = open_socket(address, bind=False)
     encode = msgspec.msgpack.Encoder().encode
     try:

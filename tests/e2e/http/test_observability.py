@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from served import LONG, Running, Script, held, running, scripted_llm, until
 
-from headrace.api.http.arrivals import Finished, log_request
+from headrace.api.http.app import AppSettings
+from headrace.api.http.arrivals import Finished
 from headrace.api.http.spans import SpanObserver
 from headrace.config import resolve
 from headrace.contract.stats import EngineStats, StepCost
@@ -88,8 +89,11 @@ def samples_of(server: Running) -> dict[str, float]:
 
 
 def test_a_line_per_request_and_no_content_in_it(script: Script, caplog: pytest.LogCaptureFixture) -> None:
-    with running(lambda: scripted_llm(script)) as server, caplog.at_level(logging.INFO, "headrace.requests"):
-        server.host.observers.append(log_request)
+    settings = AppSettings(log_requests=True)
+    with (
+        running(lambda: scripted_llm(script), settings=settings) as server,
+        caplog.at_level(logging.INFO, "headrace.requests"),
+    ):
         answer = server.chat(SECRET, max_tokens=5)
         assert server.chat(SECRET, max_tokens=5, stream=True).status_code == 200
         until(lambda: len(caplog.records) == 2, "no line is written")

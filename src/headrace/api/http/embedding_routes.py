@@ -28,6 +28,7 @@ def embedding_routes(host: EngineHost, embeddings: Embeddings) -> APIRouter:
 
     @router.post("/v1/embeddings")
     async def embed(request: Request) -> Response:
+        host.check_open()
         tenant, tenancy = tenant_of(request), host.tenancy
         if tenancy is not None and tenant is not None:
             tenancy.admit_request(tenant)
