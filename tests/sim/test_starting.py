@@ -38,6 +38,28 @@ if __name__ == "__main__":
 """
 
 
+class Interrupted(list[Callable[[Any], Any]]):
+    """Ctrl-C comes while the second is being started."""
+
+    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_between_two_starts_ends_the_first() -> None:
+    over = threading.Event()
+
+    def start(flag: Any) -> Any:
+        while not flag.is_set():
+            time.sleep(0.001)
+        over.set()
+        raise EngineDead("not needed")
+
+    with pytest.raises(KeyboardInterrupt):
+        starting.start_together(Interrupted([start]))
+    assert over.wait(DEADLINE_S)
+
+
 def build(how: str) -> tuple[Engine, dict[str, Any]]:
     """``fine``, or it fails, stops itself (as a debugger would), is killed, or takes for ever."""
     if how == "fails":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -117,18 +118,22 @@ def serve(
     app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config), log_requests)
     if log_requests:
         _show_request_log()
-    observers = _observers(otlp_endpoint)
     give_up = threading.Event()
     start = starter(config, roles, give_up)
 
-    def open_host() -> EngineHost:
+    def open_host(observers: list[Observer]) -> EngineHost:
         from headrace.api.http.host import EngineHost
 
-        made = EngineHost(start, names, limits, parsers, tenancy, codec, give_up)
+        try:
+            made = EngineHost(start, names, limits, parsers, tenancy, codec, give_up)
+        except BaseException:  # asked to stop, too: threads that still wait for engines must not keep the program
+            give_up.set()
+            raise
         made.observers += observers
         return made
 
-    _run(open_host, settings, app, report)
+    with _observers(otlp_endpoint) as observers:
+        _run(partial(open_host, observers), settings, app, report)
 
 
 def check_extra() -> None:
@@ -210,7 +215,12 @@ def _show_request_log() -> None:
     log.propagate = False
 
 
-def _observers(otlp_endpoint: str | None) -> list[Observer]:
-    from headrace.api.http.spans import SpanObserver, open_tracer
+@contextmanager
+def _observers(otlp_endpoint: str | None) -> Iterator[list[Observer]]:
+    from headrace.api.http.spans import tracing
 
-    return [] if otlp_endpoint is None else [SpanObserver(open_tracer(otlp_endpoint))]
+    if otlp_endpoint is None:
+        yield []
+        return
+    with tracing(otlp_endpoint) as observer:
+        yield [observer]
