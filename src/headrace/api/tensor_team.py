@@ -20,7 +20,7 @@ from typing import Any
 from headrace import env
 from headrace.config import EngineConfig, kv_format, resolve
 from headrace.contract.errors import ConfigError, GroupBroken, HeadraceError
-from headrace.engine.orphans import end_with, leave_signals_to_the_front
+from headrace.engine.orphans import end_with, leave, leave_signals_to_the_front
 from headrace.kernels.processors import usable_processors
 from headrace.models.context import Model
 from headrace.models.dense.sharded import ShardedModel
@@ -146,3 +146,4 @@ def follower_main(descriptor: int, leader: int) -> None:
         follow(Runner(parts.model, parts.ops, kv), pipe)
     except GroupBroken as error:
         print(f"rank {rank} of {size} ends: {error}", file=sys.stderr)
+    leave()

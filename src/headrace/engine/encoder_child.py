@@ -16,7 +16,7 @@ from headrace.contract.picture import Picture
 
 from .local_socket import folder_of, open_socket
 from .messages import POLL_MS, Close, Failed, Ready
-from .orphans import leave_signals_to_the_front, remove_if_orphaned, watching
+from .orphans import leave, leave_signals_to_the_front, remove_if_orphaned, watching
 
 Encode = Callable[[Picture], bytes]
 """Float32 rows (kinds, hidden) of a picture, as bytes."""
@@ -60,6 +60,7 @@ def encoder_main(build: EncoderBuilder, argument: Any, address: str, parent: int
             _serve(encode, socket)
     finally:
         remove_if_orphaned(folders, parent)
+    leave()
 
 
 def _serve(encode: Encode, socket: zmq.Socket[bytes]) -> None:

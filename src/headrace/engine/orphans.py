@@ -1,15 +1,17 @@
-"""What a child does when its front is gone: it ends at once, and takes along the folders that nobody else is left to
-remove. Every process that this package starts looks this way, and no other; signals to a terminal's whole group are the
-front's to answer."""
+"""How a child ends. When its front is gone: at once, and it takes along the folders that nobody else is left to remove.
+When told to: without delay. Every process that this package starts looks this way, and no other; signals to a
+terminal's whole group are the front's to answer."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 PERIOD_S = 0.5
 TO_THE_GROUP = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and a terminal that is closed
@@ -19,6 +21,14 @@ def leave_signals_to_the_front() -> None:
     """For the child, first of all: signals that reach the whole group do not end it; the front decides what ends."""
     for number in TO_THE_GROUP:
         signal.signal(number, signal.SIG_IGN)
+
+
+def leave() -> NoReturn:
+    """For the child, last of all, once everything is closed: to take a numerical library down costs seconds on a busy
+    machine, for which whoever ended it would wait."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(0)
 
 
 def remove_if_orphaned(folders: Sequence[str], parent: int) -> None:
