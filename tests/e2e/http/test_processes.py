@@ -109,10 +109,10 @@ def test_a_killed_front_takes_all_that_it_started_with_it(model: str, tmp_path: 
             next(response.iter_lines())
             served.process.kill()
             served.process.wait(END_S)
-            until(lambda: gone(engine) and gone(encoder), "something outlives its front")
+            until(lambda: zombie(engine) and zombie(encoder), "something outlives its front")
 
 
-def gone(pid: int) -> bool:
+def zombie(pid: int) -> bool:
     """Whoever ought to collect it may take longer."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
