@@ -2,7 +2,7 @@
 
 Not part of CI; needs `pip install httpx`. Starts ``headrace serve --tenants`` itself, with two tenants and what comes
 after ``--``: ``python scripts/measure_fairness.py -- --config small-steps.toml``, where the file holds a
-``token_budget`` whose steps stay below ``--step`` seconds. Prints one JSON object; exits with 1 when the p95 is more than
+``token_budget`` whose steps stay below ``--step`` seconds. Prints one JSON object; exits with 1 when the p95 exceeds
 twice the one alone plus ``--step``.
 """
 

@@ -101,7 +101,7 @@ def test_a_route_that_a_flag_adds_says_so(scripted: Running) -> None:
 
 
 def test_a_model_asked_for_the_other_kind_of_work_is_told(served: tuple[Running, EmbeddingProcess]) -> None:
-    server, process = served
+    server, _ = served
     answer = server.post("/v1/completions", {"prompt": "a", "model": "enc"})
     assert (answer.status_code, "only makes embeddings" in answer.json()["error"]["message"]) == (404, True)
     answer = server.post(ROUTE, {"input": "a", "model": server.host.names[0]})
