@@ -1,4 +1,4 @@
-"""Lane: large work on one thread, its owners in turn: whatever one of them brings, another waits for one piece of it."""
+"""Lane: large work on one thread, its owners in turn: whatever one brings, another waits for one piece of it."""
 
 from __future__ import annotations
 
