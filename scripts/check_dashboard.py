@@ -1,10 +1,10 @@
 """The dashboard's queries against a real Prometheus that scrapes a server of ours: each must parse and find something.
 
 Not part of CI. Debian's package ``prometheus`` holds both programs: ``apt-get download prometheus`` and
-``dpkg-deb -x prometheus_*.deb P``, then ``python scripts/check_dashboard.py --programs P/usr/bin -- --threads 2``. Starts
-``headrace serve`` with what follows ``--`` and a tenant's file, sends it requests, lets ``promtool`` judge /metrics, and
-asks Prometheus for every panel. Exits with 1 when promtool objects, a query is none, or one finds nothing that a server
-of this kind should have.
+``dpkg-deb -x prometheus_*.deb P``, then ``python scripts/check_dashboard.py --programs P/usr/bin -- --threads 2``.
+Starts ``headrace serve`` with what follows ``--`` and a tenant's file, sends it requests, lets ``promtool`` judge
+/metrics, and asks Prometheus for every panel. Exits with 1 when promtool objects, a query is none, or one finds nothing
+that a server of this kind should have.
 """
 
 from __future__ import annotations
