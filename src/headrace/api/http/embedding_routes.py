@@ -32,7 +32,8 @@ def embedding_routes(host: EngineHost, embeddings: Embeddings) -> APIRouter:
         tenant = admit(tenancy, request)
         body = await host.intake.read(request, EmbeddingsBody)
         if body.model not in (None, embeddings.name):
-            words = f"the model {body.model!r} does not exist; served for embeddings: {embeddings.name}"
+            fault = "makes no embeddings" if body.model in host.names else "does not exist"
+            words = f"the model {body.model!r} {fault}; served for embeddings: {embeddings.name}"
             raise HttpError(404, words, field="model", code="model_not_found")
         ids = await host.intake.work(request, _ids, embeddings.process, body)
         tokens = sum(map(len, ids))
