@@ -190,7 +190,7 @@ def test_a_grammar_that_accepts_nothing_ends_alone(tiny: Running) -> None:
     ("fields", "param"),
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
         ({"structured_outputs": {"xml": 1}}, "structured_outputs.xml"),
         ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),
