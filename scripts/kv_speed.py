@@ -6,7 +6,8 @@
 Prints a table of MB/s: values of 64 KiB to 16 MiB written, then read in another order and compared with what was
 written. "plain files" writes one file for each value: no index, no checksum, no bound. What is written goes to the page
 cache in every case, and reads come from it, as a hit soon after a save does. The last lines are the look-up of a chain
-of 512 links, all of them stored, in the store's own process and through `headrace kvstore serve`.
+of 512 links, all of them stored: by the C++ reader of the index alone (one call, names in one piece of memory), by the
+store, and through `headrace kvstore serve`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from headrace._core import StoreIndex
 from headrace.kv.client import RemoteStore
+from headrace.kv.index import LIFETIMES, entry_key
 from headrace.kv.local import LocalStore
 from headrace.kv.records import RecordKind, RecordSpec
 from headrace.kv.server import StoreServer
@@ -145,7 +148,17 @@ def chain_latency(folder: Path, repeats: int) -> dict[str, tuple[float, float]]:
     store = LocalStore(folder / "chain", 1 << 30, name_space=SPACE)
     for depth, key in enumerate(keys):
         store.put(key, 0, np.zeros(4096, np.uint8), depth=depth)
-    found = {"in its process": _latency(lambda: store.match(keys, spec).grains, repeats)}
+    reader, names = (
+        StoreIndex(str(folder / "chain" / "index" / "data.mdb")),
+        b"".join(entry_key(key, 0) for key in keys),
+    )
+
+    def by_reader() -> int:
+        count = reader.leading(names, SPACE, time.time(), LIFETIMES)
+        return 0 if count is None else count
+
+    found = {"by the C++ reader of the index": _latency(by_reader, repeats)}
+    found["by the store in its process"] = _latency(lambda: store.match(keys, spec).grains, repeats)
     server = StoreServer(store, "tcp://127.0.0.1:*")
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -139,9 +139,11 @@ def open_transfer(
 def _at(config: EngineConfig, place: str, space: bytes) -> ObjectStore | LocalStore:
     """The store in a bucket, a Mooncake Store or a folder."""
     if is_mooncake(place):
-        return MooncakeStore(open_mooncake(place.removeprefix(MOONCAKE), config.cache.kv_store_size), space[:16])
+        return MooncakeStore(
+            open_mooncake(place.removeprefix(MOONCAKE), config.cache.kv_store_size), space[:16], where=place
+        )
     if is_bucket(place):
-        return ObjectStore(open_bucket(place), space[:16])
+        return ObjectStore(open_bucket(place), space[:16], where=place)
     folder = Path(place).expanduser()
     held = sum(path.stat().st_size for path in (folder / "segments").glob("*"))
     capacity = settle_capacity(folder, config.cache.kv_store_size, held)

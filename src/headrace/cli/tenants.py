@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
+from headrace.api.tenants.registry import Registry, Tenant, changing, hash_key, new_key
 
 from .console import print_json, print_table, to_stderr, to_stdout
 from .flags import ReportFlags, flagged
@@ -58,8 +58,9 @@ def add(
         admin=admin,
         share_cache=share_cache,
     )
-    known = Registry.load(file) if file.exists() else Registry([])
-    known.with_new(tenant).save(file)
+    with changing(file):
+        known = Registry.load(file) if file.exists() else Registry([])
+        known.with_new(tenant).save(file)
     if report.as_json:
         print_json({"name": name, "key": key, "file": str(file)})
         return

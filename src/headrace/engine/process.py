@@ -278,8 +278,13 @@ class ProcessClient:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._thread.join(CLOSE_TIMEOUT_S)
-        self._process.join(CLOSE_TIMEOUT_S)
+        try:
+            self._thread.join(CLOSE_TIMEOUT_S)
+            self._process.join(CLOSE_TIMEOUT_S)
+        finally:  # an interrupt, too: for a child that is stopped the interpreter would wait at its end, for ever
+            self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
         if self._process.is_alive():
             self._process.kill()
             self._process.join(CLOSE_TIMEOUT_S)

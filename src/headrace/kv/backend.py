@@ -65,6 +65,12 @@ class Backend(Protocol):
         ...
 
 
+def part_of(value: Bytes | None, offset: int, length: int) -> Bytes | None:
+    """A part of a value that was read; None where it does not reach so far."""
+    inside = value is not None and offset >= 0 and length > 0 and offset + length <= len(value)
+    return value[offset : offset + length] if value is not None and inside else None
+
+
 def match_along(
     keys: Sequence[bytes], specs: Sequence[RecordSpec], has: Callable[[Sequence[Name]], list[bool]], at_once: int
 ) -> int:

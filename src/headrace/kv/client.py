@@ -1,7 +1,7 @@
 """A store on another process or machine, as the connector sees one. Every wait has a deadline; every failure is a miss.
 
-After a deadline has passed the server is left alone for a while, so that a dead one costs one deadline and not one a
-request. Thread-safe: a call takes a connection of its own from a small pool.
+After a deadline has passed the server is left alone for a while. Thread-safe: a call takes a connection of its own from
+a small pool.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from headrace._core import crc32c
 from headrace.contract.errors import StoreError
 from headrace.contract.ports import Bytes
 
+from .backoff import Backoff
+from .health import Health
 from .records import Match, RecordSpec, StoreMatch
 from .secret import secure_client
 from .wire import (
@@ -42,7 +44,6 @@ from .wire import (
 )
 
 CALL_TIMEOUT_S = 5.0
-BACKOFF_S = 10.0
 HIGH_WATER = 64
 
 A = TypeVar("A", bound=Answer)
@@ -64,11 +65,12 @@ class RemoteStore:
     ) -> None:
         self._clock = clock
         self.address, self._secret, self._timeout_s, self._lease_s = address, secret, timeout_s, lease_s
+        self._health = Health(address, clock)
         self._context: zmq.Context[Any] = zmq.Context()
         self._idle: list[zmq.Socket[bytes]] = []
         self._lock = threading.Lock()
         self._number = 0
-        self._silent_until = 0.0
+        self._backoff = Backoff(clock)
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self._encode = msgspec.msgpack.Encoder().encode
         self.closed = False
@@ -111,7 +113,7 @@ class RemoteStore:
                 number=number, names=names, crcs=crcs, tenant=tenant, depths=[depth], turn=turn, ttl_class=ttl_class
             )
 
-        answer = self._call(ask, Stored, [payload.data])
+        answer = self._call(ask, Stored, [payload.data], awaited=False)
         return answer is not None and answer[0].stored == [True]
 
     def facts(self) -> dict[str, int | float | str]:
@@ -131,11 +133,13 @@ class RemoteStore:
 
     # -- one call -----------------------------------------------------------------------------------------------
 
-    def _call(self, make: Any, kind: type[A], payloads: Sequence[Any] = ()) -> tuple[A, list[Any]] | None:
+    def _call(
+        self, make: Any, kind: type[A], payloads: Sequence[Any] = (), *, awaited: bool = True
+    ) -> tuple[A, list[Any]] | None:
         """The answer and its payloads; None when it did not come in time, or was a refusal."""
         deadline = self._clock() + self._timeout_s
         with self._lock:
-            if self.closed or self._clock() < self._silent_until:
+            if self.closed or not self._backoff.over(awaited=awaited):
                 return None
             self._number += 1
             number = self._number
@@ -144,17 +148,20 @@ class RemoteStore:
             with self._socket() as socket:
                 socket.send_multipart([self._encode(request), *payloads], zmq.NOBLOCK, copy=False)
                 answer, frames = self._await(socket, number, deadline)
-        except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError):
-            with self._lock:
-                self._silent_until = self._clock() + BACKOFF_S
+        except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError) as error:
+            self._backoff.silent()
+            if not self.closed:
+                self._health.failed("a request", error)
             return None
+        self._backoff.answered()
+        self._health.worked("a request")
         return (answer, frames) if isinstance(answer, kind) else None
 
     def _await(self, socket: zmq.Socket[bytes], number: int, deadline: float) -> tuple[Answer, list[Any]]:
         while True:
             left = deadline - self._clock()
             if left <= 0 or not socket.poll(int(left * 1000) + 1):
-                raise TimeoutError
+                raise TimeoutError(f"no answer within {self._timeout_s:g} s")
             frames = socket.recv_multipart(copy=False)
             answer = self._decoder.decode(frames[0].buffer)
             if answer.number == number:

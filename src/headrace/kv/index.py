@@ -2,18 +2,23 @@
 
 Every change is one transaction; an entry is written after its value is complete and taken out before its bytes are
 reused. The index may be lost at any time: it is built again from the segments. Never holds content.
+Look-ups of many names go past LMDB: C++ reads the same pages (``csrc/core/store_index.h``), for the same answer.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import lmdb
+import numpy as np
 
+from headrace._core import StoreIndex
+
+from .ages import TTL_S, expired
 from .disk import Disk
 from .environments import ENVIRONMENTS, Closed
 from .segment import PAGE, padded
@@ -22,7 +27,8 @@ ENTRY = struct.Struct("<IQIBBII16s16sdd")
 SEGMENT = struct.Struct("<QQ")
 TENANT = struct.Struct("<Q")
 SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last use
-FORMAT = b"1"
+LIFETIMES = np.array([TTL_S[ttl_class] for ttl_class in range(len(TTL_S))])
+ANY_SPACE = bytes(16)
 
 EntryKey = bytes
 """A grain's 32-byte key and one byte for the kind."""
@@ -152,6 +158,7 @@ class Index:
         self.segments = self._env.open_db(b"segments")
         self.tenants = self._env.open_db(b"tenants")
         self.meta = self._env.open_db(b"meta")
+        self._reader = _reader_of(folder / "data.mdb")
 
     @contextmanager
     def change(self) -> Iterator[Change]:
@@ -169,11 +176,26 @@ class Index:
             change = Change(txn, self)
             return [change.get(key) for key in keys]
 
-    def serving(self, keys: Iterable[EntryKey]) -> list[tuple[int, bytes, float] | None]:
-        """Class, namespace and last use of several entries: what ``held`` says, for those in a hurry."""
+    def served(self, keys: Sequence[EntryKey], name_space: bytes, now: float) -> list[bool]:
+        """Which entries are of ``name_space`` (ANY_SPACE: of any) and not expired, all of one moment."""
+        reader = self._reader
+        found = None if reader is None else reader.has(b"".join(keys), name_space, now, LIFETIMES)
+        return self._served(keys, name_space, now) if found is None else found
+
+    def leading(self, keys: Sequence[EntryKey], name_space: bytes, now: float) -> int:
+        """How many entries, up to the first that is not, are ``served``."""
+        reader = self._reader
+        count = None if reader is None else reader.leading(b"".join(keys), name_space, now, LIFETIMES)
+        return [*self._served(keys, name_space, now), False].index(False) if count is None else count
+
+    def _served(self, keys: Sequence[EntryKey], name_space: bytes, now: float) -> list[bool]:
+        """``served`` by LMDB."""
         with self._env.begin(db=self.entries) as txn:
-            found = map(txn.get, keys)
-            return [None if data is None else SERVING.unpack(data) for data in found]
+            found = [None if data is None else SERVING.unpack(data) for data in map(txn.get, keys)]
+        return [
+            entry is not None and name_space in (ANY_SPACE, entry[1]) and not expired(entry[0], entry[2], now)
+            for entry in found
+        ]
 
     def tenant_bytes(self, tenant: bytes) -> int:
         with self._env.begin() as txn:
@@ -198,5 +220,13 @@ class Index:
     def close(self) -> None:
         """Later calls raise lmdb.Error. Others of this process may go on with theirs."""
         if not isinstance(self._env, Closed):
-            self._env = Closed()
+            self._env, self._reader = Closed(), None
             ENVIRONMENTS.give(self._held)
+
+
+def _reader_of(path: Path) -> StoreIndex | None:
+    """The C++ reader; None where it cannot read this file (a format it does not know, no address space): LMDB can."""
+    try:
+        return StoreIndex(str(path))
+    except (RuntimeError, ValueError):
+        return None

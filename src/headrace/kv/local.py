@@ -7,7 +7,6 @@ no method raises for what a disk does. Size-bounded; a lock of the process keeps
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,22 +20,21 @@ from headrace.contract.errors import StoreError
 
 from . import reclaim
 from .ages import CHAT, expired
+from .backend import part_of
 from .chooser import Chooser
 from .counts import Counts
 from .disk import Disk
 from .facts import facts_of
-from .index import Entry, EntryKey, Index, entry_key
+from .health import Health
+from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
 from .policy import Policy
-from .records import RecordSpec, StoreMatch, usable_grains
+from .records import Match, RecordSpec, StoreMatch, usable_grains
 from .recovery import open_index
 from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
 from .uses import Uses
 from .writer import SegmentWriter, open_segment
 
-log = logging.getLogger("headrace.kv")
-
 SEGMENT_BYTES = 64 << 20
-ANY_SPACE = bytes(16)
 Trouble = (OSError, lmdb.Error)
 
 
@@ -64,7 +62,7 @@ class LocalStore:
         self.segment_bytes = max(4 * PAGE, min(segment_bytes, capacity_bytes // 4))
         self.tenant_quota_bytes = tenant_quota_bytes
         self.chooser = Chooser(policy)
-        self.counts = Counts()
+        self.counts, self.health = Counts(), Health(str(folder))
         self.disk = disk or Disk()
         self.clock = clock
         self.lock = threading.RLock()
@@ -90,11 +88,9 @@ class LocalStore:
     def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]:
         """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
         try:
-            held = self.index.serving([entry_key(*key) for key in keys])
+            return self.index.served([entry_key(*key) for key in keys], self.name_space, self.clock())
         except Trouble:
             return [False] * len(keys)
-        now = self.clock()
-        return [entry is not None and self._serves(*entry, now) for entry in held]
 
     def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
         """Bytes of values; 0 for what is not here."""
@@ -113,11 +109,23 @@ class LocalStore:
 
     def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
         """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
-        names = [(key, int(spec.kind)) for key in keys for spec in specs]
-        held = dict(zip(names, self.has(names)))
-        end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
+        if all(spec.match is Match.ALL for spec in specs):
+            end = self._leading(keys, specs)
+        else:
+            names = [(key, int(spec.kind)) for key in keys for spec in specs]
+            held = dict(zip(names, self.has(names)))
+            end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
         self.observe(keys, end, [int(spec.kind) for spec in specs])
         return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
+
+    def _leading(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> int:
+        """``usable_grains`` where every kind must have every grain."""
+        kinds = [bytes([spec.kind]) for spec in specs]
+        try:
+            names = [key + kind for key in keys for kind in kinds]
+            return self.index.leading(names, self.name_space, self.clock()) // len(specs)
+        except Trouble:
+            return 0
 
     def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
         """A chain was asked for and so much of it found: what decides who leaves."""
@@ -129,9 +137,7 @@ class LocalStore:
 
     def get_range(self, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
         """A part of a value; a miss where it does not reach so far. Reads, and checks, all of it."""
-        value = self.get(key, kind)
-        inside = value is not None and offset >= 0 and length > 0 and offset + length <= len(value)
-        return value[offset : offset + length] if value is not None and inside else None
+        return part_of(self.get(key, kind), offset, length)
 
     def release(self, lease: int) -> None:
         """There was none."""
@@ -149,23 +155,23 @@ class LocalStore:
                 break
             except FileNotFoundError:
                 continue
-            except Trouble:
+            except Trouble as error:
                 self.counts.failed_reads += 1
+                if not self._closed:
+                    self.health.failed("reading", error)
                 break
         if value is None:
             self.counts.misses += 1
             return None
         self.counts.hits += 1
+        self.health.worked("reading")
         if self._uses.note(name):
             self.flush_uses()
         return value
 
-    def _serves(self, ttl_class: int, name_space: bytes, used: float, now: float) -> bool:
-        foreign = self.name_space not in (ANY_SPACE, name_space)
-        return not foreign and not expired(ttl_class, used, now)
-
     def _serves_entry(self, entry: Entry) -> bool:
-        return self._serves(entry.ttl_class, entry.name_space, entry.used, self.clock())
+        ours = self.name_space in (ANY_SPACE, entry.name_space)
+        return ours and not expired(entry.ttl_class, entry.used, self.clock())
 
     def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
         fd = open_segment(self.disk, self.segments, entry.segment)
@@ -221,8 +227,9 @@ class LocalStore:
                 return True
             try:
                 stored = self._store(head, payload)
+                self.health.worked("writing")
             except Trouble as error:
-                log.debug("a value could not be stored: %s", error)
+                self.health.failed("writing", error)
                 stored = False
             self.counts.puts += stored
             self.counts.failed_puts += not stored
@@ -294,7 +301,7 @@ class LocalStore:
         return ((name[:-1], name[-1]) for name, _ in entries)
 
     def stat(self) -> dict[str, Any]:
-        """Sizes and counts, for people and metrics. Raises nothing; an unreadable index reads as an empty one."""
+        """Sizes and counts, for people and metrics."""
         return facts_of(self)
 
     @property

@@ -55,7 +55,11 @@ class MooncakeBucket:
         return {"size": size}
 
     def are_there(self, paths: Sequence[str]) -> list[bool]:
-        return [found == 1 for found in self._ask(lambda: self._client.batch_is_exist(list(paths)))]
+        codes = self._ask(lambda: self._client.batch_is_exist(list(paths)))
+        failed = [code for code in codes if code < 0 and code != NOT_FOUND]
+        if failed:
+            _raise(failed[0])
+        return [code == 1 for code in codes]
 
     def get(self, path: str) -> _Found:
         data = self._ask(lambda: self._client.get(path))
@@ -94,8 +98,8 @@ def _raise(code: int) -> NoReturn:
 class MooncakeStore(ObjectStore):
     """A Backend. The bucket is its own from now on."""
 
-    def __init__(self, bucket: MooncakeBucket, name_space: bytes) -> None:
-        super().__init__(bucket, name_space)
+    def __init__(self, bucket: MooncakeBucket, name_space: bytes, *, where: str = "a Mooncake Store") -> None:
+        super().__init__(bucket, name_space, where=where)
 
     def has(self, keys: Sequence[Name]) -> list[bool]:
         """One request."""

@@ -8,7 +8,6 @@ them. Nothing is evicted from here; the bucket's own lifecycle rules say how lon
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,29 +21,37 @@ from headrace.contract.errors import StoreError
 
 from .ages import CHAT
 from .backend import Name, match_along
+from .backoff import Backoff
 from .counts import Counts
+from .health import Health
 from .records import RecordSpec, StoreMatch
 from .segment import CRC_BYTES, MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, encode_head, page_crcs
 
-log = logging.getLogger("headrace.kv")
-
 LOOKUPS = 16  # at once
-BACKOFF_S = 10.0  # a store that does not answer is left alone so long
 REQUEST_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
 
 
 class ObjectStore:
-    """``bucket``: one of obstore's stores, or what has its methods. ``name_space``: 16 bytes in every name."""
+    """``bucket``: one of obstore's stores, or what has its methods. ``name_space``: 16 bytes in every name.
+
+    ``where``: what messages call it.
+    """
 
     fast_lookups = False
 
-    def __init__(self, bucket: Any, name_space: bytes, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._bucket, self._space, self._clock = bucket, name_space, clock
-        self.counts = Counts()
+    def __init__(
+        self,
+        bucket: Any,
+        name_space: bytes,
+        *,
+        where: str = "an object store",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bucket, self._space, self._backoff = bucket, name_space, Backoff(clock)
+        self.counts, self._health = Counts(), Health(where, clock)
         self._lock = threading.Lock()
-        self._silent_until = 0.0
         self._closed = False
         self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="headrace-kv-objects")
 
@@ -53,23 +60,26 @@ class ObjectStore:
 
     # -- one request --------------------------------------------------------------------------------------------
 
-    def _ask(self, work: Callable[[], T], otherwise: T) -> T:
+    def _ask(self, work: Callable[[], T], otherwise: T, *, awaited: bool = True) -> T:
         """What a request gives; ``otherwise`` for what is not there, cannot be had, or is not asked for now."""
-        if self._closed or self._clock() < self._silent_until:
+        if self._closed or not self._backoff.over(awaited=awaited):
             return otherwise
         try:
-            return work()
+            found = work()
         except FileNotFoundError:
-            return otherwise
+            found = otherwise
         except Exception as error:  # obstore's errors share no base with Python's; any is a miss
-            log.debug("an object store failed: %s", error)
             self.counts.failed_reads += 1
+            self._health.failed("a request", f"{type(error).__name__}: {error}")
             if not _refusal(error):
-                self._silent_until = self._clock() + BACKOFF_S
+                self._backoff.silent()
             return otherwise
+        self._backoff.answered()
+        self._health.worked("a request")
+        return found
 
-    def _there(self, name: Name) -> bool:
-        return self._ask(lambda: self._bucket.head(self._path(*name))["size"] > PAGE, False)
+    def _there(self, name: Name, *, awaited: bool = True) -> bool:
+        return self._ask(lambda: self._bucket.head(self._path(*name))["size"] > PAGE, False, awaited=awaited)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -156,7 +166,8 @@ class ObjectStore:
             return False
         crcs = page_crcs(payload)
         head = ValueHead(key, kind, len(payload), self._space, tenant, depth, turn, ttl_class, crcs=crcs)
-        stored = self._there((key, kind)) or self._ask(lambda: self._create(head, payload), False)
+        there = self._there((key, kind), awaited=False)
+        stored = there or self._ask(lambda: self._create(head, payload), False, awaited=False)
         self.counts.puts += stored
         self.counts.failed_puts += not stored
         return stored
@@ -179,7 +190,7 @@ class ObjectStore:
             self._bucket.delete(path)
             return True
 
-        return self._ask(forget, False)
+        return self._ask(forget, False, awaited=False)
 
     # -- looking after it ---------------------------------------------------------------------------------------
 

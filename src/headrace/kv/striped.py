@@ -18,9 +18,10 @@ from headrace.contract.errors import StoreError
 from headrace.contract.ports import Bytes
 
 from .ages import CHAT
-from .backend import Backend, Name, match_along
+from .backend import Backend, Name, match_along, part_of
 from .counts import Counts
 from .crew import Answers, Crew
+from .health import Health
 from .records import RecordSpec, StoreMatch
 from .segment import MOST_VALUE_BYTES, PAGE
 from .shares import DATA, PARITY, SHARES, Code, Share, Stripe, read_share
@@ -65,6 +66,7 @@ class StripedStore:
         self._crew = Crew(places)
         self._hedge_s, self._timeout_s, self._put_grace_s, self._clock = hedge_s, timeout_s, put_grace_s, clock
         self.counts = StripedCounts()
+        self._health = Health("twelve places", clock)
         self._closed = False
 
     @staticmethod
@@ -125,9 +127,7 @@ class StripedStore:
 
     def get_range(self, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
         """A part of a value; a miss where it does not reach so far. Reads, and checks, all of it."""
-        value = self.get(key, kind)
-        inside = value is not None and offset >= 0 and length > 0 and offset + length <= len(value)
-        return value[offset : offset + length] if value is not None and inside else None
+        return part_of(self.get(key, kind), offset, length)
 
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
         del lease
@@ -163,6 +163,10 @@ class StripedStore:
         self.counts.puts += stored
         self.counts.failed_puts += not stored
         self.counts.degraded_puts += DATA <= taken < SHARES
+        if stored:
+            self._health.worked("writing")
+        else:
+            self._health.failed("writing", f"{taken} of {SHARES} places took a share, {DATA} are needed")
         return stored
 
     def _count_taken(self, answers: Answers) -> int:

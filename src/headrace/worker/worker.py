@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace._core import fill_unknown_ids
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
@@ -25,7 +26,6 @@ from headrace.contract.result import LogprobArrays, StepResult
 from headrace.models.context import ForwardContext, SkipsRows
 from headrace.obs.launch_guard import LaunchGuard
 
-from .correct import fill_unknown_ids
 from .device import DeviceThread
 from .grammars import Grammars
 from .packer import Packer

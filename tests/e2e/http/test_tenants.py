@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,3 +145,15 @@ def test_the_engine_takes_the_lesser_served_first(script: Script) -> None:
         first, second, other = [request.priority for request in server.requests]
         assert first == other == len(server.requests[0].prompt_token_ids)  # served before: nothing
         assert second > first  # not what the client asked for
+
+
+def test_a_database_that_fails_is_named_and_costs_no_request(script: Script, tmp_path: Path) -> None:
+    path = tmp_path / "usage.sqlite"
+    with serving(script, [tenant("root", admin=True)], path) as (server, _):
+        with sqlite3.connect(path) as db:
+            db.execute("DROP TABLE usage")
+        assert ask(server, "root").status_code == 200
+        refused = server.http.get("/admin/tenants", headers={"authorization": "Bearer key-root"})
+        assert refused.status_code == 503
+        assert "database of usage" in refused.json()["error"]["message"]
+        assert ask(server, "root").status_code == 200

@@ -91,3 +91,15 @@ async def test_a_silent_sender_is_let_go() -> None:
         await intake.read(request_of(b'{"text":', never), Body)
     assert refused.value.status == 408
     intake.close()
+
+
+@on_a_loop
+async def test_a_body_that_drips_is_not_waited_for_for_ever() -> None:
+    async def drip() -> Any:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    async with asyncio.timeout(60):  # it ends by the bound or not at all
+        with pytest.raises(HttpError) as refusal:
+            await Intake(1 << 20, 0.2).read(request_of(b"{", drip), Body)
+    assert refusal.value.status == 408

@@ -23,9 +23,10 @@ from kv_values import found, key_of, payload_of, put
 
 from headrace.contract.errors import StoreError
 from headrace.kv.backend import Backend
+from headrace.kv.backoff import BACKOFF_S
 from headrace.kv.local import LocalStore
 from headrace.kv.mooncake import MooncakeStore, open_mooncake
-from headrace.kv.objects import BACKOFF_S, ObjectStore, open_bucket
+from headrace.kv.objects import ObjectStore, open_bucket
 from headrace.kv.records import Match, RecordKind, RecordSpec
 from headrace.kv.segment import PAGE
 from headrace.kv.shares import SHARES

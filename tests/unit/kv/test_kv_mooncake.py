@@ -9,8 +9,8 @@ import pytest
 from kv_values import found, key_of, put
 
 from headrace.contract.errors import StoreError
+from headrace.kv.backoff import BACKOFF_S, Backoff
 from headrace.kv.mooncake import FULL, NOT_FOUND, MooncakeBucket, MooncakeStore, open_mooncake
-from headrace.kv.objects import BACKOFF_S
 
 DEADLINE_S = 60.0
 RPC_FAIL = -900
@@ -89,7 +89,7 @@ def test_where_all_is_full_a_put_is_refused_and_reads_go_on() -> None:
 def test_a_master_that_fails_or_is_silent_is_left_alone_for_a_while(silent: bool) -> None:
     now, client = [0.0], Client()
     store = store_over(client, 0.01 if silent else DEADLINE_S)
-    store._clock = lambda: now[0]
+    store._backoff = Backoff(lambda: now[0])
     if silent:
         client.gate.clear()
     client.code = RPC_FAIL
@@ -101,8 +101,21 @@ def test_a_master_that_fails_or_is_silent_is_left_alone_for_a_while(silent: bool
     client.code, now[0] = 0, BACKOFF_S + 1
     client.gate.set()
     store._bucket._timeout_s = DEADLINE_S
+    assert store.has([(key_of(1), 0)]) == [False]
+    assert client.calls == asked  # what somebody waits for leaves it alone for longer
     assert put(store, 1)
     assert found(store, 1)
+    store.close()
+
+
+def test_a_master_that_fails_at_a_look_up_is_said_to(caplog: pytest.LogCaptureFixture) -> None:
+    client = Client()
+    store = store_over(client)
+    client.code = RPC_FAIL
+    assert store.has([(key_of(1), 0)]) == [False]  # its answers are codes of their own
+    assert not put(store, 1)
+    [record] = caplog.records
+    assert "fails at a request" in record.getMessage()
     store.close()
 
 

@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kv_values import key_of, payload_of
 
 from headrace.contract.errors import ConfigError, StoreError
-from headrace.kv.client import BACKOFF_S, RemoteStore
+from headrace.kv.backoff import BACKOFF_S
+from headrace.kv.client import RemoteStore
 from headrace.kv.exposition import exposed
 from headrace.kv.leases import MOST_LEASES, Leases
 from headrace.kv.local import LocalStore

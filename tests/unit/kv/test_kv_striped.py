@@ -16,6 +16,7 @@ from kv_values import found, key_of, payload_of, put
 
 from headrace.contract.errors import ConfigError, StoreError
 from headrace.kv.crew import MOST_OPEN
+from headrace.kv.local import LocalStore
 from headrace.kv.place import striped_places
 from headrace.kv.records import RecordKind, RecordSpec
 from headrace.kv.shares import DATA, HEAD_BYTES, SHARES, Code, read_share
@@ -307,3 +308,13 @@ class StripesAsADictionary(RuleBasedStateMachine):
 
 TestStripesAsADictionary = StripesAsADictionary.TestCase
 TestStripesAsADictionary.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
+
+
+@pytest.mark.parametrize(("length", "factor"), [(16_384, 6.0), (114_048, 1.72), (1 << 20, 1.27), (3 << 20, 1.22)])
+def test_what_a_value_takes_on_twelve_disks(tmp_path: Path, length: int, factor: float) -> None:
+    places = [LocalStore(tmp_path / str(i), 8 << 20) for i in range(SHARES)]
+    store = StripedStore(places, timeout_s=ROOMY_S, put_grace_s=ROOMY_S)
+    assert put(store, 1, length)
+    spans = sum(entry.span for place in places for _, entry in place.index.all_entries())
+    assert round(spans / length, 2) == factor
+    store.close()

@@ -23,6 +23,7 @@ from ..protocol.text_body import TextBody
 from .arrivals import Arrival
 from .embedding_routes import Embeddings, embedding_routes
 from .errors import HttpError, as_http
+from .extent import check_extent
 from .host import EngineHost
 from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
 from .page_routes import page_routes
@@ -122,11 +123,17 @@ async def answer(
     host.check_model(body.model)
     request_id = new_id(prefix)
     arrival = Arrival(request_id, OPERATIONS.get(prefix, "chat"), tenant, request.headers.get("traceparent"))
-    job = await host.intake.work(request, make_job, host, body, request_id)
+    job = await host.intake.work(request, _checked, make_job, host, body, request_id)
     respond = StreamReply if job.streams else WholeReply
     return respond(
         host.generate(job.prepared, arrival, job.marks), job.reply, host.limits, {"x-request-id": request_id}
     )
+
+
+def _checked(make_job: Callable[[EngineHost, Asked, str], Job], host: EngineHost, body: Asked, request_id: str) -> Job:
+    job = make_job(host, body, request_id)
+    check_extent(job.prepared)
+    return job
 
 
 def _add_errors(app: FastAPI) -> None:

@@ -7,6 +7,7 @@ other, so that small requests never queue behind large ones.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -19,6 +20,7 @@ from .errors import RETRY_AFTER_S, HttpError
 
 LARGE_BYTES = 1 << 16
 MAX_LARGE = 32  # large pieces of work under way or waiting
+LEAST_RATE = 1 << 14  # bytes a second; what comes slower, on the whole, holds its memory and its place for too long
 HELD_BODIES = 16  # of full size, as many bytes as are held for all requests that are being read
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -27,7 +29,8 @@ Made = TypeVar("Made")
 
 
 class Intake:
-    """``max_bytes``: of one body. ``silence_s``: a client that sends nothing for so long is let go."""
+    """``max_bytes``: of one body. ``silence_s``: a client that sends nothing for so long is let go; so is one that
+    falls so far behind ``LEAST_RATE``."""
 
     def __init__(self, max_bytes: int, silence_s: float) -> None:
         self._max_bytes = max_bytes
@@ -71,8 +74,8 @@ class Intake:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_bytes:
             raise _too_large(self._max_bytes)
-        chunks = aiter(request.stream())
-        while (chunk := await self._next(chunks)) is not None:
+        began, chunks = time.monotonic(), aiter(request.stream())
+        while (chunk := await self._next(chunks, began + len(raw) / LEAST_RATE - time.monotonic())) is not None:
             raw += chunk
             self._held += len(chunk)
             if len(raw) > self._max_bytes:
@@ -80,9 +83,10 @@ class Intake:
             if self._held > HELD_BODIES * self._max_bytes:
                 raise _too_many()
 
-    async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
+    async def _next(self, chunks: AsyncIterator[bytes], ahead_s: float) -> bytes | None:
+        """``ahead_s``: how far the body is ahead of the slowest one that is waited for; negative: behind."""
         try:
-            async with asyncio.timeout(self._silence_s):
+            async with asyncio.timeout(self._silence_s + min(0.0, ahead_s)):
                 return await anext(chunks, None)
         except ClientDisconnect:
             raise HttpError(400, "the client went away before its request was complete") from None

@@ -7,6 +7,7 @@ A second one ends at once.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 
 from headrace.contract.errors import ConfigError
 
+from .connections import bounded
 from .host import EngineHost
 
 BACKLOG = 2048
@@ -59,6 +61,7 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
+            http=bounded(host.limits.write_timeout_s),
             log_level="warning",
             access_log=False,
             backlog=BACKLOG,
@@ -90,6 +93,8 @@ class Server(uvicorn.Server):
         self._signals += 1
         if self._signals > 1:
             self.should_exit = self.force_exit = True
+            for child in multiprocessing.active_children():
+                child.kill()  # else its orderly end would be waited for
         elif self._main is not None:
             self._main.call_soon_threadsafe(self.begin_drain)
 

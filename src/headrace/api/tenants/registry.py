@@ -5,12 +5,16 @@ Keys are 256 random bits, so a plain SHA-256 of one gives nothing away. Never lo
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -58,6 +62,32 @@ def hash_key(key: str) -> str:
 
 def new_key() -> str:
     return f"hr-{secrets.token_urlsafe(32)}"
+
+
+@contextmanager
+def changing(path: Path, timeout_s: float = 10.0) -> Iterator[None]:
+    """Inside, nobody else changes the file: who reads it, adds a tenant and writes it loses no other's key.
+
+    Raises ConfigError when another one takes too long. The lock is the folder's, so no file of it stays behind.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while not _locked(folder):
+            if time.monotonic() > deadline:
+                raise ConfigError("tenants", f"{path}: another program is changing it")
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(folder)  # and with it the lock
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Registry:
