@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, InvalidRequest
+from headrace.contract.extras import how_to_get
 from headrace.contract.picture import END, IMAGE, NEWLINE, START, Eyes, Picture, picture_id
 
 from .text.tokenizer import Tokenizer
@@ -134,7 +135,7 @@ def _from_file(data: bytes, field: str) -> NDArray[np.uint8]:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise InvalidRequest(field, "encoded pictures need pillow: pip install headrace[pictures]") from error
+        raise InvalidRequest(field, f"encoded pictures need pillow: {how_to_get('pictures')}") from error
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             width, height = picture.size
