@@ -113,10 +113,11 @@ def size_command(
 
 
 def sizes(kv: dict[str, Any], store_bytes: int, element_bytes: int) -> dict[str, Any]:
-    """From the facts of a model's KV (``model_facts``, which counts four bytes an element)."""
+    """From the facts of a model's KV (``model_facts``, which counts four bytes an element where it says no other)."""
     from headrace.kv.keys import GRAIN
     from headrace.kv.segment import PAGE, padded
 
+    element_bytes = 4 if kv.get("as_stored") else element_bytes
     grain = {False: 0, True: 0}  # bytes of a grain, by whether the layers see a window
     for group in kv["groups"]:
         grain[bool(group["window"])] += group["bytes_per_token"] * element_bytes // 4 * GRAIN

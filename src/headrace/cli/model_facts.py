@@ -74,6 +74,7 @@ def _v41_facts(checkpoint: Checkpoint) -> dict[str, Any]:
             "num_kv_heads": 1,
             "head_dim": config.head_dim,
             "bytes_per_token": sum(layout.token_bytes),
+            "as_stored": True,  # records have their own formats, whatever the KV dtype
             "groups": [_described(group, bytes_) for group, bytes_ in groups],
         },
     }
