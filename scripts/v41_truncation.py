@@ -3,10 +3,12 @@
     .venv/bin/python scripts/v41_truncation.py --model DIR --tokens 2048,4096,8192,16000 --keep 140,512
 
 Per number of tokens one prompt of random ids, then some more ids fed one by one as if they had been generated. Per
-value of ``keep``: rows that decoder layers computed, user time of the prompt against that of computing everything
-(which runs before and after), the largest logit difference at the prompt's end, and the perplexity of the ids that
-follow, as a ratio.
-``--model dummy:config.json`` measures a shape; ``--table`` writes the table into a document, between its markers.
+value of ``keep``: rows that decoder layers computed, the share of all layers' rows that were, user time of the prompt
+against that of computing everything (which runs before, and up to 4096 tokens after, too), the largest logit difference
+at the prompt's end, and the perplexity of the ids that follow, as a ratio.
+``--model dummy:config.json`` measures a shape. Every run is told on stderr as it ends; lines of the table come with
+their length, and ``--table`` writes them into a document, between its markers, after each length: what was measured
+stays if a later length is stopped.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 import random
 import resource
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -22,20 +25,23 @@ import torch
 from torch import Tensor
 
 from headrace.api.launch import open_tokenizer, token_map_of
+from headrace.contract.errors import ConfigError
 from headrace.kernels.resolve import resolve_ops
 from headrace.lab.bench.documents import check_text, insert_text
 from headrace.lab.bench.machine import describe, machine_facts
 from headrace.models.context import ForwardContext, GroupIndex
 from headrace.models.deepseek_v41.forward import V41Model
-from headrace.models.deepseek_v41.truncation import BACKTRACKING, COMPACT, Truncation, exact_keep
+from headrace.models.deepseek_v41.truncation import BACKTRACKING, COMPACT, OFF, Truncation, check_truncation, exact_keep
 from headrace.models.registry import load_model
-from headrace.models.sources import resolve_model
+from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.worker.kv_tensors import allocate_kv
 
 BLOCK = 128
 MARKER = "v41 truncation"
 FOLLOWING = 16
+CHUNK = 512
+TWICE = 4096  # tokens: longer prompts take minutes, in which a moment of disturbance counts for little
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,14 @@ class Row:
     tokens: int
     keep: int
     decoder_rows: int
+    layer_rows: float
     time_ratio: float
     logit_difference: float
     perplexity_ratio: float
 
 
 class Sequence:
-    """One sequence with blocks of its own, fed in chunks of 512 tokens."""
+    """One sequence with blocks of its own, fed in chunks."""
 
     def __init__(self, model: V41Model, capacity: int) -> None:
         groups, per_group = len(model.kv_layout.groups), -(-capacity // BLOCK)
@@ -59,9 +66,14 @@ class Sequence:
         self.kv = allocate_kv(model.kv_layout, groups * per_group + 1, BLOCK)
         self.tables = torch.arange(1, groups * per_group + 1, dtype=torch.int32).view(groups, 1, per_group)
 
-    def feed(self, ids: list[int], known: int, chunk: int = 512) -> Tensor:
-        """Hidden states of ``ids``; ``known`` tokens are known of the sequence."""
-        return torch.cat([self._step(ids[at : at + chunk], known) for at in range(0, len(ids), chunk)])
+    def feed(self, ids: list[int], known: int, chunk: int = CHUNK) -> tuple[int, Tensor]:
+        """How many rows have a hidden state, and that of the last one (1, hidden); ``known`` tokens are known of the
+        sequence. Nothing else is kept, whatever the length."""
+        rows, last = 0, torch.empty(0)
+        for at in range(0, len(ids), chunk):
+            hidden = self._step(ids[at : at + chunk], known)
+            rows, last = rows + int((~hidden.isnan().any(1)).sum()), hidden[-1:].clone()
+        return rows, last
 
     def _step(self, ids: list[int], known: int) -> Tensor:
         first, self.length = self.length, self.length + len(ids)
@@ -88,33 +100,46 @@ class Run:
     mean_logprob: float
 
 
+def user_seconds() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime
+
+
 def run(model: V41Model, prompt: list[int], following: list[int], truncation: Truncation) -> Run:
     model.truncate(truncation)
     sequence = Sequence(model, len(prompt) + len(following))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    hidden = sequence.feed(prompt, len(prompt))
-    user_s = resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
-    rows, last = int((~hidden.isnan().any(1)).sum()), model.logits(hidden[-1:])[0]
-    logits, scores = last, []
+    before = user_seconds()
+    rows, hidden = sequence.feed(prompt, len(prompt))
+    user_s = user_seconds() - before
+    last = logits = model.logits(hidden)[0]
+    scores = []
     for number, token in enumerate(following):
         scores.append(float(logits.log_softmax(0)[token]))
-        logits = model.logits(sequence.feed([token], len(prompt) + number + 1))[0]
-    return Run(user_s, rows, last, sum(scores) / len(scores))
+        _, hidden = sequence.feed([token], len(prompt) + number + 1)
+        logits = model.logits(hidden)[0]
+    found = Run(user_s, rows, last, sum(scores) / len(scores))
+    what = "everything" if truncation.mode == OFF else f"keep {truncation.keep}"
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+    print(f"{len(prompt)} tokens, {what}: {user_s:.1f} s of user time, peak {peak} MiB", file=sys.stderr, flush=True)
+    return found
 
 
 def compare(model: V41Model, tokens: int, keeps: list[int]) -> list[Row]:
     rng = random.Random(1)
     prompt, following = ([rng.randrange(model.vocab_size) for _ in range(n)] for n in (tokens, FOLLOWING))
-    whole, rows = run(model, prompt, following, Truncation()), []
-    for keep in keeps:
-        part = run(model, prompt, following, Truncation(COMPACT, keep))
-        again = run(model, prompt, following, Truncation())
-        ratio = part.user_s / ((whole.user_s + again.user_s) / 2)
-        difference = float((part.last - whole.last).abs().max())
-        perplexity = float(torch.tensor(whole.mean_logprob - part.mean_logprob).exp())
-        rows.append(Row(tokens, keep, part.decoder_rows, ratio, difference, perplexity))
-        whole = again
-    return rows
+    whole = run(model, prompt, following, Truncation())
+    parts = [run(model, prompt, following, Truncation(COMPACT, keep)) for keep in keeps]
+    whole_s = whole.user_s
+    if tokens <= TWICE:
+        whole_s = (whole_s + run(model, prompt, following, Truncation()).user_s) / 2
+    return [row_of(model, keep, tokens, part, whole, whole_s) for keep, part in zip(keeps, parts)]
+
+
+def row_of(model: V41Model, keep: int, tokens: int, part: Run, whole: Run, whole_s: float) -> Row:
+    layers, first = model.config.num_layers, model.config.topology.first_decoder
+    share = (first * tokens + (layers - first) * part.decoder_rows) / (layers * tokens)
+    difference = float((part.last - whole.last).abs().max())
+    perplexity = float(torch.tensor(whole.mean_logprob - part.mean_logprob).exp())
+    return Row(tokens, keep, part.decoder_rows, share, part.user_s / whole_s, difference, perplexity)
 
 
 def main() -> None:
@@ -129,30 +154,50 @@ def main() -> None:
         check_text(args.table, MARKER)
     torch.set_num_threads(1)
     source = resolve_model(args.model, offline=True)
+    model = load(source)
+    lengths = [int(n) for n in args.tokens.split(",")]
+    least, exact = model.config.window + BACKTRACKING, exact_keep(model.config)
+    keeps = [int(k) for k in args.keep.split(",") if k] or [least, exact]
+    check(model, lengths, keeps)
+    rows: list[Row] = []
+    with torch.inference_mode():
+        for tokens in lengths:
+            rows += compare(model, tokens, keeps)
+            tell(rows, len(keeps), args, f"{describe(machine_facts())}; model {source.name}")
+    if args.json:
+        print(json.dumps([asdict(row) for row in rows]))
+
+
+def load(source: ModelSource) -> V41Model:
     checkpoint = open_checkpoint(Path(source.path), dummy_seed=0 if source.dummy else None)
     token_map = token_map_of(open_tokenizer(source))
     model = load_model(checkpoint, resolve_ops("cpu", strict=True), exact=True, token_map=token_map)
     assert isinstance(model, V41Model), "this script is about DeepSeek-V4.1"
-    keeps = [int(k) for k in args.keep.split(",") if k] or [
-        model.config.window + BACKTRACKING,
-        exact_keep(model.config),
-    ]
-    with torch.inference_mode():
-        rows = [row for tokens in args.tokens.split(",") for row in compare(model, int(tokens), keeps)]
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows]))
-        return
-    print(table(rows))
+    return model
+
+
+def check(model: V41Model, lengths: list[int], keeps: list[int]) -> None:
+    """Before the first run. Raises ConfigError."""
+    for keep in keeps:
+        check_truncation(Truncation(COMPACT, keep), model.config)
+    if max(lengths) + FOLLOWING > model.max_positions:
+        raise ConfigError("tokens", f"{max(lengths)} and {FOLLOWING} more exceed {model.max_positions} positions")
+
+
+def tell(rows: list[Row], latest: int, args: argparse.Namespace, measured: str) -> None:
+    """The rows of a length that has just ended, and all so far into the document."""
+    if not args.json:
+        lines = table(rows).splitlines()
+        print("\n".join(lines[-latest:] if len(rows) > latest else lines), flush=True)
     if args.table is not None:
-        measured = f"Measured on: {describe(machine_facts())}; model {source.name}."
-        insert_text(args.table, MARKER, f"{measured}\n\n{table(rows)}\n")
+        insert_text(args.table, MARKER, f"Measured on: {measured}.\n\n{table(rows)}\n")
 
 
 def table(rows: list[Row]) -> str:
-    lines = ["| tokens | keep | decoder rows | time | largest logit difference | perplexity |"]
-    lines.append("|---:|---:|---:|---:|---:|---:|")
+    lines = ["| tokens | keep | decoder rows | rows of all layers | time | largest logit difference | perplexity |"]
+    lines.append("|---:|---:|---:|---:|---:|---:|---:|")
     for r in rows:
-        figures = f"{r.time_ratio:.2f} | {r.logit_difference:.2g} | {r.perplexity_ratio:.4f}"
+        figures = f"{r.layer_rows:.2f} | {r.time_ratio:.2f} | {r.logit_difference:.2g} | {r.perplexity_ratio:.4f}"
         lines.append(f"| {r.tokens} | {r.keep} | {r.decoder_rows} | {figures} |")
     return "\n".join(lines)
 

@@ -194,4 +194,22 @@ void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
   previous_ = std::move(order);
 }
 
+void fill_unknown(std::span<Token> input_ids, std::span<const std::int32_t> starts,
+                  std::span<const std::int32_t> prev_positions, std::span<const Token> last_sampled) {
+  const auto refuse = [](const char* why) { throw InvalidField("input_ids", why); };
+  std::size_t unknown = 0;
+  for (const Token id : input_ids) unknown += id == kUnknownToken;
+  std::vector<std::pair<std::size_t, Token>> found;
+  for (std::size_t s = 0; s < prev_positions.size() && unknown > found.size(); ++s) {
+    const auto row = static_cast<std::size_t>(starts[s + 1]) - 1;
+    if (starts[s] == starts[s + 1] || input_ids[row] != kUnknownToken) continue;
+    const auto before = static_cast<std::size_t>(prev_positions[s]);
+    if (prev_positions[s] < 0 || before >= last_sampled.size()) refuse("the step before did not have its sequence");
+    if (last_sampled[before] < 0) refuse("the step before sampled nothing for a sequence that goes on");
+    found.emplace_back(row, last_sampled[before]);
+  }
+  if (found.size() != unknown) refuse("an unknown token that is not the last of its slice");
+  for (const auto& [row, token] : found) input_ids[row] = token;
+}
+
 }  // namespace headrace::core

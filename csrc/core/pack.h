@@ -77,4 +77,10 @@ class RowTable {
   std::unordered_map<SeqId, std::int32_t> previous_;
 };
 
+// Puts what the step before has sampled where a pack had to leave kUnknownToken, which is only in the last row of a
+// slice: last_sampled[prev_positions[s]] for slice s, whose rows are starts[s] up to starts[s + 1]. Throws
+// InvalidField, changing nothing, when an unknown token has no sampled one to stand for it.
+void fill_unknown(std::span<Token> input_ids, std::span<const std::int32_t> starts,
+                  std::span<const std::int32_t> prev_positions, std::span<const Token> last_sampled);
+
 }  // namespace headrace::core

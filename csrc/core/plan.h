@@ -9,6 +9,13 @@
 
 namespace headrace::core {
 
+// What a step computes, its drafts apart: how many of them run is known only afterwards.
+struct StepSums {
+  std::int32_t tokens = 0;
+  std::int32_t decoding = 0;  // slices of one such token
+  std::int64_t attended = 0;  // pairs of such a token and a position it may look at
+};
+
 struct StepPlan {
   StepId step = kNoStep;
   StepKind kind = StepKind::kMixed;
@@ -62,6 +69,16 @@ struct StepPlan {
     std::int32_t total = 0;
     for (const std::int32_t q : num_scheduled) total += q;
     return total;
+  }
+  StepSums sums() const {
+    StepSums out;
+    for (std::size_t i = 0; i < num_scheduled.size(); ++i) {
+      const std::int64_t q = num_scheduled[i] - num_drafts[i];
+      out.tokens += static_cast<std::int32_t>(q);
+      out.decoding += q == 1;
+      out.attended += q * num_computed[i] + q * (q + 1) / 2;
+    }
+    return out;
   }
   void note(SeqId seq, Note code, std::int32_t value) {
     note_seqs.push_back(seq);

@@ -270,6 +270,8 @@ CommitResult Scheduler::commit(StepId id, std::span<const std::int32_t> num_vali
     const auto row = tokens.subspan(offsets[i], offsets[i + 1] - offsets[i]);
     const Emission emission = absorb(done.slices[i], id, num_valid[i], row, result.tokens);
     result.seq_ids.push_back(done.slices[i].id);
+    if (emission.outcome == Outcome::kGone) result.gone_tokens += done.slices[i].q;
+    if (emission.outcome == Outcome::kDropped) result.dropped_tokens += done.slices[i].q;
     result.outcomes.push_back(static_cast<std::uint8_t>(emission.outcome));
     result.finishes.push_back(static_cast<std::uint8_t>(emission.finish));
     result.offsets.push_back(static_cast<std::int32_t>(result.tokens.size()));

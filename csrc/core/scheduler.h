@@ -50,6 +50,8 @@ struct CommitResult {
   std::vector<std::uint8_t> finishes;
   std::vector<std::int32_t> offsets{0};
   std::vector<Token> tokens;
+  std::int64_t gone_tokens = 0;     // computed for sequences that had ended
+  std::int64_t dropped_tokens = 0;  // computed for sequences that had given way
 
   void reserve(std::size_t slices) {
     seq_ids.reserve(slices), outcomes.reserve(slices), finishes.reserve(slices);

@@ -168,3 +168,17 @@ TEST(pack_refuses_buffers_of_other_sizes_and_silly_tables) {
   batch.slots.pop_back();
   CHECK_THROWS(InvalidField, rows.pack(plan.view(), batch.buffers()));
 }
+
+TEST(pack_unknown_tokens_are_the_last_of_their_slice_and_were_sampled_before) {
+  const Ints starts{0, 2, 2, 3}, previous{1, 0, 0}, last{40, 41};
+  Ints ids{7, kUnknownToken, kUnknownToken};
+  fill_unknown(ids, starts, previous, last);
+  CHECK_EQ(ids, (Ints{7, 41, 40}));
+  for (const auto& [rows, before] : {std::pair{Ints{kUnknownToken, 5, 6}, previous},       // not the last
+                                     std::pair{Ints{7, 8, kUnknownToken}, Ints{1, 0, 2}},  // nobody's
+                                     std::pair{Ints{7, 8, kUnknownToken}, Ints{1, 0, -1}}}) {
+    Ints broken = rows;
+    CHECK_THROWS(InvalidField, fill_unknown(broken, starts, before, last));
+    CHECK_EQ(broken, rows);
+  }
+}

@@ -191,6 +191,12 @@ class StepPlan:
     def total_tokens(self) -> int: ...
 
     @property
+    def num_fresh(self) -> int: ...
+
+    @property
+    def sums(self) -> tuple[int, int, int, int]: ...
+
+    @property
     def seq_ids(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]: ...
 
     @property
@@ -273,6 +279,17 @@ class CommitResult:
 
     @property
     def tokens(self) -> Annotated[NDArray[numpy.int32], dict(shape=(None,), writable=False)]: ...
+
+    @property
+    def gone_tokens(self) -> int: ...
+
+    @property
+    def dropped_tokens(self) -> int: ...
+
+    def news(self) -> list:
+        """
+        (slice, sequence, Finish, tokens) of each slice with tokens or an end, in plan order.
+        """
 
 class Scheduler:
     """Sequences, queues and blocks; plans steps and takes their results."""
@@ -393,6 +410,11 @@ class Scheduler:
     def num_preemptions(self) -> int: ...
 
 UNKNOWN_TOKEN: int = -1
+
+def fill_unknown_ids(input_ids: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu')], query_start_loc: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], prev_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], last_sampled: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
+    """
+    Device-side correction, in place: the only thing a host cannot know when it packs a step while the one before is in flight is a sequence's newest token. input_ids (T,), query_start_loc (S+1,), prev_positions (S,), last_sampled (S_prev,), all int32. Raises InvalidField, changing nothing: a broken plan must never reach a model.
+    """
 
 class RowTable:
     """The worker's rows: tokens and block tables of the sequences it holds."""

@@ -35,6 +35,9 @@ class ModelConfig:
     """Fail when the backend lacks an op instead of falling back to the reference."""
     max_model_len: int | None = None
     """Longest sequence, prompt included; None: what the model was trained for and the KV pool can hold."""
+    prefill_keep: int | None = None
+    """DeepSeek-V4.1: of a prompt the second half of the layers computes the last so many tokens only. An approximation;
+    nothing of a prompt is then used again, so there are no prefix hits."""
     offline: bool = False
     """Never touch the network: a model that is not cached is an error."""
 
@@ -130,6 +133,12 @@ class RuntimeConfig:
     """Fix or refuse whatever results could depend on besides model, dtype and request; unseeded draws repeat."""
     overlap_checks: bool | None = None
     """Refuse hidden waits inside launches and overwrite outputs after their turn; None: as the environment says."""
+    encoder_process: bool = False
+    """Encode pictures in a process of its own, beside the front; the engine gets their rows, the same to the bit."""
+    encoder_threads: int = 1
+    """Kernel threads of that process."""
+    encoder_timeout_s: float = 120.0
+    """Longest wait for one picture; a process that takes longer is ended and replaced."""
     record: str | None = None
     """Write a flight recording of every step to this file."""
 

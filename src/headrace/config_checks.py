@@ -67,6 +67,17 @@ def _check_model(config: EngineConfig) -> None:
     _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
     longest = config.model.max_model_len
     _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")
+    _check_skipping(config)
+
+
+def _check_skipping(config: EngineConfig) -> None:
+    name, keep = "prefill_keep", config.model.prefill_keep
+    if keep is None:
+        return
+    _require(keep >= 1, name, "must be at least 1")
+    _require(config.scheduler.discipline != "split", name, "does not go with the split discipline")
+    _require(not config.group.expert_parallel, name, "does not go with expert_parallel: all ranks compute all layers")
+    _require(config.cache.kv_store in ("auto", "off"), name, "does not go with a KV store: skipped rows leave holes")
 
 
 def _check_cache(config: EngineConfig) -> None:
@@ -93,6 +104,9 @@ def _check_runtime(config: EngineConfig) -> None:
     threads, day = config.runtime.num_threads, f"must be positive, {MAX_WAIT_S:g} at most"
     _require(threads is None or 1 <= threads <= MAX_THREADS, "num_threads", f"must lie between 1 and {MAX_THREADS}")
     _require(0 < config.runtime.step_timeout_s <= MAX_WAIT_S, "step_timeout_s", day)
+    encoders, wait_s = config.runtime.encoder_threads, config.runtime.encoder_timeout_s
+    _require(1 <= encoders <= MAX_THREADS, "encoder_threads", f"must lie between 1 and {MAX_THREADS}")
+    _require(0 < wait_s <= MAX_WAIT_S, "encoder_timeout_s", day)
     _require(config.runtime.pinning in ("auto", "none", "cores"), "pinning", "must be auto, none or cores")
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
     _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)

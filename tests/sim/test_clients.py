@@ -150,3 +150,23 @@ def test_an_end_waits_for_its_request() -> None:
     assert [request.request_id for request in intake.drain_requests()] == ["a"]
     assert intake.drain_ends() == [("a", "abort")]
     assert not intake.busy
+
+
+def test_an_end_that_is_interrupted_leaves_no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is stopped hears nothing; without being killed it would hold up the interpreter's end for ever."""
+    client = ProcessClient(build, TOKEN_MS)
+    child = client._process
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGSTOP)
+    join, joined = child.join, []
+
+    def interrupted(timeout: float | None = None) -> None:
+        joined.append(timeout)
+        if len(joined) == 1:
+            raise KeyboardInterrupt
+        join(timeout)
+
+    monkeypatch.setattr(child, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    assert child.exitcode == -signal.SIGKILL

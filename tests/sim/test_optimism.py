@@ -12,9 +12,9 @@ from core_device import CoreDevice, prompt
 from test_engine import ask, drain, make, model_answer
 from test_speculating_engine import speculating
 
+from headrace._core import fill_unknown_ids
 from headrace.contract.plan import Finish, Note, Outcome
 from headrace.engine.optimism import ASSUMPTIONS, NOT_OPTIMISTIC
-from headrace.worker.correct import fill_unknown_ids
 from headrace.worker.device import DeviceThread
 from headrace.worker.fake import FakeStep, FakeWorker
 

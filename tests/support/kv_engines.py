@@ -11,6 +11,8 @@ import harness
 import tiny_models
 
 from headrace._core import Scheduler
+from headrace.api.kv_launch import open_transfer
+from headrace.contract.layout import KVLayout
 from headrace.contract.ports import BlockMover, Bytes
 from headrace.engine.engine import Engine
 from headrace.engine.roles import RoleConfig, core_settings, make_cadence
@@ -18,13 +20,12 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
-from headrace.kv.records import record_specs
+from headrace.kv.records import block_specs, record_specs
 from headrace.models.context import Model
 from headrace.models.registry import load_model
 from headrace.models.weights import open_checkpoint
 from headrace.worker.graphs import Graphs, settle_policy
 from headrace.worker.kv_tensors import allocate_kv
-from headrace.worker.kv_transfer import KVTransfer
 from headrace.worker.runner import Runner
 from headrace.worker.worker import Worker
 
@@ -88,10 +89,17 @@ def engine_with_store(
     )
     kv = allocate_kv(layout, num_blocks, block_size, kv=kv_dtype, poison=True)
     ops = resolve_ops("cpu")
-    graphs = Graphs(model, ops, kv, settle_policy("full", "cpu"), (limits.get("token_budget", 512),), 64)
+    graphs = Graphs(
+        model,
+        ops,
+        kv,
+        settle_policy("full" if model.capturable else "none", "cpu"),
+        (limits.get("token_budget", 512),),
+        64,
+    )
     worker = Worker(Runner(model, ops, kv, graphs), block_size)
-    specs = record_specs(layout, kv_dtype)
-    mover = wrap(KVTransfer(kv, specs, block_size, worker.launch))
+    specs = record_specs(layout, kv_dtype) if isinstance(layout, KVLayout) else block_specs(layout, block_size)
+    mover = wrap(open_transfer(kv, layout, specs, block_size, worker.launch))
     space = namespace_digest([("facts", facts), ("kv", kv_dtype)])
 
     def open_store() -> OpenStore:

@@ -155,10 +155,10 @@ def narrow() -> dict[str, Any]:
 
 
 @cache
-def dummy_model(mode: str = "float32", backend: str = "cpu", *, narrow_kv: bool = True) -> V41Model:
+def dummy_model(mode: str = "float32", backend: str = "cpu", *, narrow_kv: bool = True, seed: int = 5) -> V41Model:
     """``narrow()`` with random weights."""
     torch.set_num_threads(1)
     config = narrow()
     config["text_config"]["use_fp4_sparse_kv"] = narrow_kv
-    checkpoint = DummyCheckpoint("dummy", config, seed=5)
+    checkpoint = DummyCheckpoint("dummy", config, seed=seed)
     return load_v41(checkpoint, resolve_ops(backend, strict=True), None, mode, None)

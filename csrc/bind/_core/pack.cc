@@ -96,10 +96,27 @@ class BufferArrays {
   std::vector<nb::object> held_;
 };
 
+void fill_unknown_ids(OutArray<core::Token> ids, InArray<std::int32_t> starts, InArray<std::int32_t> prev_positions,
+                      InArray<core::Token> last_sampled) {
+  if (starts.shape(0) != prev_positions.shape(0) + 1)
+    throw core::InvalidField("query_start_loc", "must have one entry more than there are slices");
+  for (std::size_t s = 0; s < prev_positions.shape(0); ++s) {
+    if (starts(s) < 0 || starts(s) > starts(s + 1) || static_cast<std::size_t>(starts(s + 1)) > ids.size())
+      throw core::InvalidField("query_start_loc", "must rise within the rows of input_ids");
+  }
+  core::fill_unknown(as_span(ids), as_span(starts), as_span(prev_positions), as_span(last_sampled));
+}
+
 }  // namespace
 
 void bind_pack(nb::module_& m) {
   m.attr("UNKNOWN_TOKEN") = core::kUnknownToken;
+  m.def("fill_unknown_ids", &fill_unknown_ids, "input_ids"_a.noconvert(), "query_start_loc"_a.noconvert(),
+        "prev_positions"_a.noconvert(), "last_sampled"_a.noconvert(),
+        "Device-side correction, in place: the only thing a host cannot know when it packs a step while the one before "
+        "is in flight is a sequence's newest token. input_ids (T,), query_start_loc (S+1,), prev_positions (S,), "
+        "last_sampled (S_prev,), all int32. Raises InvalidField, changing nothing: a broken plan must never reach a "
+        "model.");
   nb::class_<RowTable>(m, "RowTable", "The worker's rows: tokens and block tables of the sequences it holds.")
       .def(nb::init<std::int32_t, std::int32_t>(), "block_size"_a, "num_groups"_a)
       .def(

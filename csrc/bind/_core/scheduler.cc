@@ -103,6 +103,19 @@ nb::object inspect(const Scheduler& self, core::SeqId id) {
   return out;
 }
 
+// The slices that somebody wants to hear of. One list of plain numbers costs less than an array per field.
+nb::list news_of(const CommitResult& result) {
+  nb::list out;
+  for (std::size_t i = 0; i < result.seq_ids.size(); ++i) {
+    const std::int32_t begin = result.offsets[i], end = result.offsets[i + 1];
+    if (begin == end && !result.finishes[i]) continue;
+    nb::list tokens;
+    for (std::int32_t k = begin; k < end; ++k) tokens.append(result.tokens[k]);
+    out.append(nb::make_tuple(i, result.seq_ids[i], result.finishes[i], tokens));
+  }
+  return out;
+}
+
 void bind_plan(nb::module_& m) {
   nb::class_<StepPlan> plan(m, "StepPlan", "One step's plan as flat arrays; see contract/plan.py for shapes.");
   plan.def_ro("step", &StepPlan::step)
@@ -113,7 +126,12 @@ void bind_plan(nb::module_& m) {
       .def_ro("num_free_blocks", &StepPlan::num_free_blocks)
       .def_ro("num_running", &StepPlan::num_running)
       .def_ro("num_waiting", &StepPlan::num_waiting)
-      .def_prop_ro("total_tokens", &StepPlan::total_tokens);
+      .def_prop_ro("total_tokens", &StepPlan::total_tokens)
+      .def_prop_ro("num_fresh", [](const StepPlan& p) { return p.fresh_slices.size(); })
+      .def_prop_ro("sums", [](const StepPlan& p) {
+        const core::StepSums sums = p.sums();
+        return std::make_tuple(p.seq_ids.size(), sums.tokens, sums.decoding, sums.attended);
+      });
 #define HEADRACE_ARRAY(name) plan.def_prop_ro(#name, array_of<&StepPlan::name>())
   HEADRACE_ARRAY(seq_ids), HEADRACE_ARRAY(num_scheduled), HEADRACE_ARRAY(num_computed), HEADRACE_ARRAY(num_tokens);
   HEADRACE_ARRAY(num_drafts), HEADRACE_ARRAY(samples), HEADRACE_ARRAY(clips), HEADRACE_ARRAY(draft_tokens);
@@ -127,7 +145,10 @@ void bind_plan(nb::module_& m) {
       .def_prop_ro("outcomes", array_of<&CommitResult::outcomes>())
       .def_prop_ro("finishes", array_of<&CommitResult::finishes>())
       .def_prop_ro("offsets", array_of<&CommitResult::offsets>())
-      .def_prop_ro("tokens", array_of<&CommitResult::tokens>());
+      .def_prop_ro("tokens", array_of<&CommitResult::tokens>())
+      .def_ro("gone_tokens", &CommitResult::gone_tokens)
+      .def_ro("dropped_tokens", &CommitResult::dropped_tokens)
+      .def("news", &news_of, "(slice, sequence, Finish, tokens) of each slice with tokens or an end, in plan order.");
 }
 
 }  // namespace

@@ -12,19 +12,42 @@
 
 namespace headrace::kernels::HEADRACE_ISA {
 
-// Codes are asked for this many bytes before they are needed. What the hardware fetches by itself comes too late once
-// several rows share the codes: this is what keeps a step of up to some twenty rows bound by memory.
-inline constexpr std::int64_t kAhead = 8192;
+// Codes are asked for this many bytes before they are needed. What the hardware fetches by itself comes too late: this
+// is what keeps a step of up to some twenty rows bound by memory.
+inline constexpr std::int64_t kAhead = 4096;
 
-// How one tile fetches: `distance` bytes ahead, in codes that lie before `end` (the weight's last group: a thread goes
-// on with the next item of its stretch).
+// What a tile asks for while it multiplies: the codes that are wanted `code_bytes` of codes later, in the order in
+// which panels are read, and the scales and minima `panels` panels further (they lie behind a panel's codes, but are
+// needed from its first group on). Nothing behind `end`, the weight's last group: a thread goes on with the next item
+// of its stretch.
 struct Fetch {
   const std::uint8_t* end;
-  std::int64_t distance;
+  std::int64_t code_bytes, panels;
+};
 
-  const std::uint8_t* from(const std::uint8_t* codes) const {
-    return end - codes > distance ? codes + distance : codes;
+// Where those codes are, group by group; where a panel's codes end they go on in the next panel.
+class CodesAhead {
+ public:
+  CodesAhead(const QuantisedPanels& panels, const std::uint8_t* panel, const Fetch& fetch)
+      : region_(panels.scales_at), gap_(panels.panel_bytes - panels.scales_at), end_(fetch.end) {
+    const std::int64_t whole = fetch.code_bytes / region_, rest = fetch.code_bytes % region_;
+    at_ = panel + whole * panels.panel_bytes + rest;
+    left_ = region_ - rest;
   }
+
+  // The next group's; `otherwise` where there are none.
+  template <int group_bytes>
+  const std::uint8_t* next(const std::uint8_t* otherwise) {
+    const std::uint8_t* const found = at_ < end_ ? at_ : otherwise;
+    at_ += group_bytes, left_ -= group_bytes;
+    if (left_ == 0) at_ += gap_, left_ = region_;
+    return found;
+  }
+
+ private:
+  std::int64_t region_, gap_, left_;
+  const std::uint8_t* at_;
+  const std::uint8_t* end_;
 };
 
 // A PanelForm at compile time.
@@ -33,6 +56,7 @@ struct Form {
   static constexpr int kScaleValues = ScaleValues;
   static constexpr bool kSymmetric = Symmetric;
   static constexpr int kGroupBytes = kGroupValues * kPanel * Bits / 8;
+  static constexpr int kScaleBytes = kGroupValues / ScaleValues * kPanel * (HalfScales ? 2 : 4);  // per group
   static constexpr int kOffsetShift = Bits == 4 ? 3 : 7;  // log2 of the offset of symmetric codes
   static constexpr PanelForm form{Bits, ScaleValues, Symmetric, HalfScales};
 
@@ -122,6 +146,14 @@ struct QuantisedTile {
     }
   }
 
+  [[gnu::always_inline]] void fetch_numbers(const std::uint8_t* scales, const std::uint8_t* minima, std::int64_t stride,
+                                            std::int64_t group) {
+    for (int p = 0; p < P; ++p) {
+      __builtin_prefetch(scales + p * stride + group * F::kScaleBytes);
+      if constexpr (!F::kSymmetric) __builtin_prefetch(minima + p * stride + group * F::kScaleBytes);
+    }
+  }
+
   [[gnu::always_inline]] void finish(const std::uint8_t* scales, std::int64_t stride, std::int64_t number,
                                      const ActivationBlock* x) {
 #pragma GCC unroll 4
@@ -150,9 +182,12 @@ struct QuantisedTile {
     const std::uint8_t* const minima = panel + panels.minima_at;
     const std::int64_t stride = panels.panel_bytes;
     const std::uint8_t* codes = panel;
+    CodesAhead codes_ahead(panels, panel, fetch);
+    const std::int64_t further = panel + fetch.panels * stride < fetch.end ? fetch.panels * stride : 0;
     for (std::int64_t g = 0; g < panels.k / kGroupValues; ++g, codes += F::kGroupBytes, x += M) {
-      const std::uint8_t* const ahead = fetch.from(codes);
-      if (P > 1 && fetch.distance > 0) fetch_group(ahead, stride);
+      const std::uint8_t* const ahead = codes_ahead.next<F::kGroupBytes>(codes);
+      if (P > 1 && fetch.code_bytes > 0) fetch_group(ahead, stride);
+      if (further > 0) fetch_numbers(scales + further, minima + further, stride, g);
       start<0>(x);
       if constexpr (F::kScaleValues == 32) {
         add_quads<0, 8>(codes, stride, x, ahead);
@@ -181,9 +216,9 @@ inline void quantised_rows(const QuantisedArgs& args, Stretch rows, std::int64_t
     tile.clear();
     // Further tiles find what the first one fetched, and look further ahead. A first tile of many that takes several
     // panels fetches those that come next; the others have no time to spare for it.
-    const std::int64_t next = at == 0 ? P * args.panels.panel_bytes : 0;
+    const std::int64_t next = at == 0 ? P * args.panels.scales_at : 0;
     const std::int64_t distance = P > 1 ? next : at == 0 ? kAhead : 2 * kAhead;
-    tile.multiply(args.panels, data, args.x + row * groups, {end, distance});
+    tile.multiply(args.panels, data, args.x + row * groups, {end, distance, at == 0 ? P : 0});
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4

@@ -55,7 +55,7 @@ class AsyncLLM:
     @classmethod
     def over(cls, client: EngineClient, tokenizer: Tokenizer | None, facts: dict[str, Any]) -> AsyncLLM:
         """Over an engine that runs already. ``facts``: ``vocab_size``, ``max_model_len``; ``deterministic``,
-        ``step_cost`` and ``eyes`` where they are known."""
+        ``step_cost``, ``eyes``, ``most_picture_rows`` and ``skips_rows`` where they are known."""
         llm = cls.__new__(cls)
         llm._connect_to(client, tokenizer, facts)
         return llm
@@ -70,7 +70,13 @@ class AsyncLLM:
         deterministic = bool(facts.get("deterministic"))
         self.eyes = None if facts.get("eyes") is None else Eyes(**facts["eyes"])
         self._preparer = Preparer(
-            tokenizer, self.vocab_size, self.max_model_len, deterministic=deterministic, eyes=self.eyes
+            tokenizer,
+            self.vocab_size,
+            self.max_model_len,
+            deterministic=deterministic,
+            eyes=self.eyes,
+            skips_rows=bool(facts.get("skips_rows")),
+            most_picture_rows=facts.get("most_picture_rows"),
         )
         self._live: set[str] = set()
 

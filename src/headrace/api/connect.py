@@ -6,7 +6,7 @@ The front never imports torch unless the engine runs in its own process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from headrace.config import EngineConfig
@@ -16,6 +16,7 @@ from headrace.engine.starting import Flag
 from headrace.models.sources import resolve_model
 
 from .determinism import settle
+from .pictures import most_rows
 from .ranks import build_alone, connect_group, facts_of
 from .split_processes import connect_pair
 from .text.tokenizer import Tokenizer, load_tokenizer
@@ -43,7 +44,24 @@ def connect(
     ``give_up``: set when there is no sense in waiting for them any more.
     """
     settle(config)  # refused here, before a process is started for nothing
-    told = {"deterministic": config.runtime.deterministic}
+    if not config.runtime.encoder_process:
+        return _engines(config, own_process, progress, give_up)
+    from .encoder_launch import opened_encoder
+
+    with opened_encoder(config, progress, give_up) as over:
+        connected = _engines(config, own_process, progress, give_up)
+        return replace(connected, client=over(connected.client))
+
+
+def _engines(
+    config: EngineConfig,
+    own_process: bool,
+    progress: Callable[[str, int, int], None] | None,
+    give_up: Flag | None,
+) -> Connected:
+    """Connected to what generates."""
+    told: dict[str, Any] = {"deterministic": config.runtime.deterministic, "most_picture_rows": most_rows(config)}
+    told["skips_rows"] = config.model.prefill_keep is not None
     grouped, split = config.group.data_parallel_size > 1, config.scheduler.discipline == "split"
     if split and not own_process:
         from .split import connect_split
@@ -52,7 +70,7 @@ def connect(
     if not own_process and not grouped:
         from .launch import launch
 
-        launched = launch(config)
+        launched = launch(config, progress=progress)
         engine, facts = facts_of(launched)
         return Connected(ThreadClient(engine), launched.tokenizer, facts | told)
     on_pull = None if progress is None else lambda done, total: progress("pull", done, total)

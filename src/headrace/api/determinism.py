@@ -42,6 +42,11 @@ RULES: tuple[Rule, ...] = (
         "with rejection sampling a token depends on how many drafts were verified, and so on the neighbours",
         lambda config: replace(config, speculation=replace(config.speculation, acceptance="exact")),
     ),
+    Rule(
+        "prefill_keep",
+        lambda config: config.model.prefill_keep is not None,
+        "which rows are skipped depends on how long a sequence is when it is computed again",
+    ),
 )
 """Whoever adds a setting that results may depend on beyond (model, dtype, request) adds a rule."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVLayout, Layout
+from headrace.contract.extras import how_to_get, missing
+from headrace.contract.layout import KVLayout, Layout, RecordLayout
+from headrace.contract.ports import BlockMover
 from headrace.kv.client import RemoteStore
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
@@ -22,6 +24,7 @@ from headrace.kv.place import (
     DEFAULT_BYTES,
     MOONCAKE,
     OFF,
+    check_place,
     default_folder,
     is_address,
     is_bucket,
@@ -30,14 +33,15 @@ from headrace.kv.place import (
     settle_capacity,
     striped_places,
 )
-from headrace.kv.records import record_specs
+from headrace.kv.records import RecordSpec, block_specs, record_specs
 from headrace.kv.secret import read_secret
 from headrace.kv.shares import DATA, PARITY, SHARES
 from headrace.kv.striped import StripedStore
 from headrace.kv.weights import model_files, weights_digest
 from headrace.models.context import LayerKV
 from headrace.models.sources import ModelSource
-from headrace.worker.kv_transfer import KVTransfer
+from headrace.worker.block_transfer import BlockTransfer
+from headrace.worker.kv_transfer import KVTransfer, Launch
 from headrace.worker.worker import Worker
 
 log = logging.getLogger("headrace.kv")
@@ -45,7 +49,7 @@ log = logging.getLogger("headrace.kv")
 RECORD_FORMAT = "1"
 
 
-def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) -> str | None:
+def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
     """Where the engine's KV store is: a folder, an address or a bucket; None: there is none.
 
     ``votes``: it is a rank of a voted group. Raises ConfigError for a store that could never work.
@@ -59,15 +63,12 @@ def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) ->
     if votes and not named:  # while its fetch is under way a rank's votes wait for idle ranks to wake
         log.info("no KV store: in a voted group it must be named")
         return None
+    check_place(wish)
     _require_packages(wish)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
         log.info("no KV store: it needs prefix caching and a block_size that divides %d", GRAIN)
-        return None
-    if not isinstance(layout, KVLayout):
-        if named:
-            raise ConfigError("kv_store", "needs a model that keeps keys and values")
         return None
     return wish
 
@@ -75,12 +76,12 @@ def store_place(config: EngineConfig, layout: Layout, *, votes: bool = False) ->
 def _require_packages(wish: str) -> None:
     """Raises ConfigError for a store whose package is not here, or whose list of places cannot be used."""
     places = striped_places(wish) if is_striped(wish) else [wish]
-    if is_striped(wish) and find_spec("pyeclib") is None:
-        raise ConfigError("kv_store", f"{wish} needs pyeclib: pip install 'headrace[striped]'")
-    if is_mooncake(wish) and find_spec("mooncake") is None:
-        raise ConfigError("kv_store", f"{wish} needs mooncake: pip install 'headrace[mooncake]'")
-    if any(map(is_bucket, places)) and find_spec("obstore") is None:
-        raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
+    if is_striped(wish) and missing("pyeclib"):
+        raise ConfigError("kv_store", f"{wish} needs pyeclib: {how_to_get('striped')}")
+    if is_mooncake(wish) and missing("mooncake"):
+        raise ConfigError("kv_store", f"{wish} needs mooncake: {how_to_get('mooncake')}")
+    if any(map(is_bucket, places)) and missing("obstore"):
+        raise ConfigError("kv_store", f"{wish} needs obstore: {how_to_get('s3')}")
 
 
 def open_connector(
@@ -96,9 +97,9 @@ def open_connector(
 
     ``arithmetic`` names what computes (backend, instruction set): others may round otherwise.
     """
-    assert isinstance(layout, KVLayout), "store_place gives no other layout a store"
-    specs = record_specs(layout, kv_format(config))
-
+    block_size = config.cache.block_size
+    keeps_bytes = isinstance(layout, RecordLayout)
+    specs = record_specs(layout, kv_format(config)) if isinstance(layout, KVLayout) else block_specs(layout, block_size)
     secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
     elsewhere = is_address(place) or is_bucket(place) or is_striped(place) or is_mooncake(place)
     folder = default_folder(env.cache_dir()) if elsewhere else Path(place).expanduser()
@@ -116,6 +117,8 @@ def open_connector(
             ("arithmetic", arithmetic),
             ("layout", repr(layout)),
         ]
+        if keeps_bytes:
+            facts.append(("block size", str(block_size)))
         if is_striped(place):  # a folder may also be a whole store of its own: no name may mean a value and a share
             facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
@@ -123,8 +126,16 @@ def open_connector(
             return OpenStore(RemoteStore(place, secret=secret), space)
         return OpenStore(_striped(config, place, space) if is_striped(place) else _at(config, place, space), space)
 
-    mover = KVTransfer(layers, specs, config.cache.block_size, worker.launch)
-    return StoreConnector(open_store, specs, mover)
+    return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))
+
+
+def open_transfer(
+    layers: Sequence[LayerKV], layout: Layout, specs: Sequence[RecordSpec], block_size: int, launch: Launch
+) -> BlockMover:
+    """What moves records of this layout."""
+    if isinstance(layout, RecordLayout):
+        return BlockTransfer(layers[0].k, layout, specs, block_size, launch)
+    return KVTransfer(layers, specs, block_size, launch)
 
 
 def _at(config: EngineConfig, place: str, space: bytes) -> ObjectStore | LocalStore:

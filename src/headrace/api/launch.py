@@ -29,7 +29,7 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import arithmetic, caller_binding, configure, usable_processors
 from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
-from headrace.models.context import HasEyes, Model, SharesExperts
+from headrace.models.context import Model, SharesExperts
 from headrace.models.registry import Share, load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
@@ -44,8 +44,10 @@ from headrace.worker.worker import Worker
 
 from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
+from .facts import eyes_of
 from .kv_launch import open_connector, store_place
 from .seats import ExpertSeat
+from .skipping import skip_rows, without_reuse
 from .speculation import most_logits, open_speculation
 from .tensor_team import Team, opened_team
 from .text.engram_map import engram_map
@@ -101,7 +103,7 @@ def launch(
     if config.scheduler.discipline == "split":
         raise ConfigError("discipline", "split makes two engines, not one: LLM, AsyncLLM and serve take it")
     settled = settle(config)
-    with opened_team(settled.config) as (team, config):
+    with opened_team(without_reuse(settled.config)) as (team, config):
         share = team.share if team else experts.share if experts else None
         parts = load_parts(config, progress, share)
         pool, max_model_len = plan_memory(config, parts.model)
@@ -112,7 +114,7 @@ def launch(
             team.begin(parts.model, pool.num_blocks)
         engine = build_engine(config, parts, pool, max_model_len, role_of(config), meet=meet, team=team)
     name, size, cost = parts.source.name, parts.model.vocab_size, getattr(parts.model, "step_cost", None)
-    eyes = parts.model.eyes if isinstance(parts.model, HasEyes) else None
+    eyes = eyes_of(parts.model)
     return Launched(engine, parts.tokenizer, name, size, max_model_len, pool, settled.words, cost, eyes)
 
 
@@ -131,6 +133,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None, share: Sh
     loading = named(progress, "load")
     model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)
     _check_vocabulary(model, tokenizer, source)
+    skip_rows(config, model)
     keep_draft_records(config, model)
     return Parts(source, tokenizer, ops, model, placement, num_threads)
 
@@ -151,7 +154,7 @@ def build_engine(
     with a store, from which it takes what did not come with a sequence."""
     model, ops, tokenizer = parts.model, parts.ops, parts.tokenizer
     computes_prompts = role.kind != Role.COMPLETION
-    place = store_place(config, model.kv_layout, votes=meet is not None) if computes_prompts or recalls else None
+    place = store_place(config, votes=meet is not None) if computes_prompts or recalls else None
     seal = GRAIN if place and computes_prompts else 0
     core = build_core(config, model.kv_layout, pool.num_blocks, max_model_len, role, seal_tokens=seal)
     kv = allocate_kv(model.kv_layout, pool.num_blocks, config.cache.block_size, kv=kv_format(config))

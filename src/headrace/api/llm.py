@@ -20,6 +20,7 @@ from .determinism import settle
 from .feed import Feed
 from .launch import Progress, launch
 from .output import RequestOutput
+from .pictures import most_rows
 from .prompts import Prepared, Preparer, Prompt
 from .text.chat import encode_chat
 
@@ -49,7 +50,8 @@ class LLM:
         elif model is not None or dtype is not None or deterministic is not None or settings:
             raise ConfigError("config", "holds every setting; give it alone")
         self.engine: Any  # an Engine, or Turns over the client of several
-        if config.group.data_parallel_size > 1 or config.scheduler.discipline == "split":
+        several = config.group.data_parallel_size > 1 or config.scheduler.discipline == "split"
+        if several or config.runtime.encoder_process:
             self._connect(config, progress)
         else:
             self._launch(config, progress)
@@ -59,6 +61,8 @@ class LLM:
             self.max_model_len,
             deterministic=config.runtime.deterministic,
             eyes=self.eyes,
+            skips_rows=config.model.prefill_keep is not None,
+            most_picture_rows=most_rows(config),
         )
         self._closed = False
         self._busy = threading.Lock()

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.config import EngineConfig
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.extras import how_to_get
 from headrace.contract.picture import END, IMAGE, NEWLINE, START, Eyes, Picture, picture_id
 
 GREY = 127
@@ -78,16 +80,29 @@ def _largest_grid(eyes: Eyes, w: float, h: float) -> tuple[int, int]:
     return max(1, math.floor(h * scale / eyes.patch)), max(1, math.floor(w * scale / eyes.patch))
 
 
-def prepare_picture(eyes: Eyes, given: Any, start: int, field: str) -> Picture:
-    """``given``: (height, width, 3) uint8, an encoded file's bytes, or these with a field of their own.
+def most_rows(config: EngineConfig) -> int | None:
+    """Rows that a picture may have: engines that plan prompts apart never cut one, so it must fit a step. None: any."""
+    limits = config.scheduler
+    if limits.discipline == "mixed":
+        return None
+    return min(limits.token_budget, limits.long_prefill_threshold or limits.token_budget)
+
+
+def prepare_picture(eyes: Eyes, given: Any, start: int, field: str, most: int | None = None) -> Picture:
+    """``given``: (height, width, 3) uint8, an encoded file's bytes, or these with a field of their own. ``most``: rows
+    that it may have.
 
     Raises InvalidRequest naming the field."""
     if isinstance(given, NamedPicture):
         field, given = given
     rgb = _decoded(given, field)
     sized = size_for(eyes, rgb.shape[1], rgb.shape[0])
-    pixels = _resized(rgb, sized, eyes.patch).tobytes()
     down, across = cells_of(eyes, sized.grid)
+    rows = num_rows((down, across))
+    if most is not None and rows > most:
+        words = f"takes {rows} rows of the prompt; this engine cuts no picture, and a step has {most} (token_budget)"
+        raise InvalidRequest(field, words)
+    pixels = _resized(rgb, sized, eyes.patch).tobytes()
     line = bytes([IMAGE] * across + [NEWLINE])
     kinds = bytes([START]) + line * down + bytes([END])
     return Picture(start=start, kinds=kinds, grid=sized.grid, pixels=pixels, id=picture_id(sized.grid, pixels))
@@ -107,7 +122,7 @@ def _from_file(data: bytes, field: str) -> NDArray[np.uint8]:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise InvalidRequest(field, "encoded pictures need pillow: pip install headrace[pictures]") from error
+        raise InvalidRequest(field, f"encoded pictures need pillow: {how_to_get('pictures')}") from error
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             width, height = picture.size
@@ -139,10 +154,13 @@ def _resized(rgb: NDArray[np.uint8], sized: Sized, patch: int) -> NDArray[np.uin
     return out
 
 
-def expand(eyes: Eyes | None, ids: Sequence[int], given: Any) -> tuple[list[int], tuple[Picture, ...]]:
+def expand(
+    eyes: Eyes | None, ids: Sequence[int], given: Any, most: int | None = None
+) -> tuple[list[int], tuple[Picture, ...]]:
     """``ids`` with each place holder as many times as its picture has rows, and the pictures, in their order.
 
-    Raises InvalidRequest for pictures a model cannot see, and where there are more or fewer than place holders.
+    Raises InvalidRequest for pictures a model cannot see or an engine cannot take (``most``, as for one), and where
+    there are more or fewer than place holders.
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise InvalidRequest("images", "must be a list of pictures")
@@ -159,7 +177,7 @@ def expand(eyes: Eyes | None, ids: Sequence[int], given: Any) -> tuple[list[int]
         if token != eyes.token_id:
             out.append(token)
             continue
-        picture = prepare_picture(eyes, given[len(pictures)], len(out), f"images[{len(pictures)}]")
+        picture = prepare_picture(eyes, given[len(pictures)], len(out), f"images[{len(pictures)}]", most)
         pictures.append(picture)
         out += [token] * len(picture.kinds)
     return out, tuple(pictures)

@@ -46,12 +46,16 @@ class Preparer:
         *,
         deterministic: bool = False,
         eyes: Eyes | None = None,
+        skips_rows: bool = False,
+        most_picture_rows: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._deterministic = deterministic
         self._eyes = eyes
+        self._skips_rows = skips_rows
+        self._most_picture_rows = most_picture_rows
         self._eos_ids = tokenizer.eos_ids if tokenizer is not None else ()
         self._numbers = itertools.count()
 
@@ -66,9 +70,11 @@ class Preparer:
         text, ids = self._tokens(prompt)
         pictures: tuple[Picture, ...] = ()
         if "images" in fields:
-            ids, pictures = expand(self._eyes, ids, fields["images"])
+            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows)
         self._check_length(len(ids))
         self._check_stops(sampling)
+        if self._skips_rows and sampling.prompt_logprobs is not None:
+            raise InvalidRequest("prompt_logprobs", "this engine skips rows of prompts (prefill_keep): they have none")
         require_a_token(sampling, self._eos_ids, self._vocab_size)
         number = next(self._numbers)
         name = plain.text("request_id", f"request-{number}" if request_id is None else request_id, may_be_empty=False)

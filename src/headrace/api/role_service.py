@@ -11,6 +11,7 @@ import zmq
 
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
+from headrace.engine.client import EngineClient
 from headrace.engine.process_pair import ProcessPair
 from headrace.engine.remote import RemoteClient
 from headrace.engine.sockets import Secure
@@ -46,10 +47,22 @@ def open_role(config: EngineConfig, role: str, listen: str, hand_off: str, secre
 
 def connect_roles(
     config: EngineConfig, addresses: tuple[str, str], secret: bytes | None, give_up: Flag | None = None
-) -> tuple[ProcessPair, Tokenizer | None, dict[str, Any]]:
+) -> tuple[EngineClient, Tokenizer | None, dict[str, Any]]:
     """Waits for both engines. Raises ConfigError for engines that cannot work together, EngineDead for silent ones."""
     for name, address in zip(("prefill", "decode"), addresses):
         _check_address(name, address, secret)
+    if config.runtime.encoder_process:
+        from .encoder_launch import opened_encoder
+
+        with opened_encoder(config, None, give_up) as over:
+            pair, tokenizer, facts = _connected(config, addresses, secret, give_up)
+            return over(pair), tokenizer, facts
+    return _connected(config, addresses, secret, give_up)
+
+
+def _connected(
+    config: EngineConfig, addresses: tuple[str, str], secret: bytes | None, give_up: Flag | None
+) -> tuple[ProcessPair, Tokenizer | None, dict[str, Any]]:
     source = resolve_model(config.model.model, offline=config.model.offline)
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     pair = ProcessPair(
@@ -60,6 +73,7 @@ def connect_roles(
     )
     try:
         facts = _facts(pair, source.name)
+        _check_encoder(config, facts)
     except ConfigError:
         pair.close()
         raise
@@ -76,6 +90,12 @@ def _facts(pair: ProcessPair, model_name: str) -> dict[str, Any]:
     if prompt["form"] != completion["form"]:
         raise ConfigError("decode", f"the engines differ: {prompt['form']} and {completion['form']}")
     return prompt | {"max_model_len": min(prompt["max_model_len"], completion["max_model_len"])}
+
+
+def _check_encoder(config: EngineConfig, facts: dict[str, Any]) -> None:
+    """The front's encoder computes as its own settings say; the engines' must be the same."""
+    if config.runtime.encoder_process and facts["dtype"] != config.model.dtype:
+        raise ConfigError("dtype", f"the engines have {facts['dtype']}, the encoder here {config.model.dtype}")
 
 
 def _check_address(name: str, address: str, secret: bytes | None) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
 from headrace.config import EngineConfig, kv_format
+from headrace.contract.errors import ConfigError
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Giver, Taker
 from headrace.engine.recall import Recall
@@ -19,7 +20,9 @@ from headrace.worker.kv_frames import TensorCodec
 from headrace.worker.worker import Worker
 
 from .determinism import settle
+from .facts import facts_of_parts
 from .launch import build_engine, load_parts, plan_memory
+from .pictures import most_rows
 
 
 def launch_role(
@@ -27,12 +30,15 @@ def launch_role(
 ) -> tuple[Engine, dict[str, Any]]:
     """The engine, and what a front must know of it. A completion engine listens on ``address``, a prompt engine sends
     there. Raises ConfigError, ModelError, PullError or StoreError."""
+    if config.model.prefill_keep is not None:
+        raise ConfigError("prefill_keep", "does not go with a role: sequences are handed over whole")
     config = settle(config).config
     parts = load_parts(config)
     pool, max_model_len = plan_memory(config, parts.model)
-    facts = {"vocab_size": parts.model.vocab_size, "max_model_len": max_model_len, "model_name": parts.source.name}
     form = f"blocks of {config.cache.block_size}, kv {kv_format(config)}, dtype {config.model.dtype}"
-    facts |= {"pool": asdict(pool), "role": role, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
+    facts = facts_of_parts(parts, pool, max_model_len)
+    facts |= {"role": role, "dtype": config.model.dtype, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
+    facts["most_picture_rows"] = most_rows(replace(config, scheduler=replace(config.scheduler, discipline="split")))
     if role == "prompt":
         giver = RemoteGiver(address, TensorCodec(), secure=secure)
         relay = lambda worker, *_: Giver(giver, worker, config.cache.block_size)  # noqa: E731

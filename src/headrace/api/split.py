@@ -17,6 +17,7 @@ from headrace.engine.pair import PairClient
 from headrace.engine.roles import RoleConfig
 from headrace.worker.memory import PoolSize
 
+from .facts import facts_of_parts
 from .launch import Parts, Progress, build_engine, load_parts, plan_memory
 from .text.tokenizer import Tokenizer
 
@@ -30,8 +31,7 @@ def connect_split(
     pool, max_model_len = plan_memory(halved, parts.model)
     port = LocalHandOff()
     prompt, completion = (_engine(halved, parts, pool, max_model_len, role, port) for role in ("prompt", "completion"))
-    facts = {"vocab_size": parts.model.vocab_size, "max_model_len": max_model_len, "model_name": parts.source.name}
-    return PairClient(prompt, completion, port), parts.tokenizer, facts | {"pool": dataclasses.asdict(pool)}
+    return PairClient(prompt, completion, port), parts.tokenizer, facts_of_parts(parts, pool, max_model_len)
 
 
 def _half(config: EngineConfig) -> EngineConfig:

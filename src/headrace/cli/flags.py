@@ -54,6 +54,9 @@ class EngineFlags:
         ),
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
+    prefill_keep: Annotated[
+        int | None, typer.Option(help="Compute only so many of a prompt's last tokens in all layers (DeepSeek-V4.1).")
+    ] = None
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Refuse whatever results could depend on; unseeded draws repeat."),
@@ -81,6 +84,9 @@ class EngineFlags:
     expert_parallel: Annotated[
         bool, typer.Option("--expert-parallel", help="Spread a mixture's experts over the engines of a voted group.")
     ] = False
+    encoder_process: Annotated[
+        bool, typer.Option("--encoder-process", help="Encode pictures in a process of its own, beside the engine.")
+    ] = False
     config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
@@ -96,11 +102,13 @@ class EngineFlags:
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,
             "max_model_len": self.max_model_len,
+            "prefill_keep": self.prefill_keep,
             "deterministic": self.deterministic or None,
             "discipline": self.discipline,
             "data_parallel_size": self.data_parallel_size,
             "tensor_parallel_size": self.tensor_parallel_size,
             "expert_parallel": self.expert_parallel or None,
+            "encoder_process": self.encoder_process or None,
             "record": None if self.record is None else str(self.record),
             "speculation": self.speculation,
             "draft_model": self.draft_model,

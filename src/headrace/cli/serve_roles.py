@@ -71,6 +71,7 @@ def serve_role(config: EngineConfig, flags: RoleFlags, report: ReportFlags) -> N
     from headrace.api.role_service import open_role
 
     require_no_discipline(config)
+    _require(not config.runtime.encoder_process, "encoder_process", "is the front's: give it there, not to a --role")
     role, listen, hand_off = flags.role or "", flags.listen or "", flags.hand_off or ""  # ``check`` has seen to that
     standing = open_role(config, ROLE_OF[role], listen, hand_off, flags.secret())
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -81,8 +81,12 @@ class RecordLayout:
         """Bytes of one block, a multiple of ``block_size``. Raises ConfigError for a size that cuts records."""
         if block_size % self.block_multiple:
             raise ConfigError("block_size", f"{block_size} must be a multiple of {self.block_multiple} for this model")
-        widest = max(t * block_size + f for t, f in zip(self.token_bytes, self.fixed_bytes))
+        widest = max(self.used_bytes(group, block_size) for group in range(len(self.groups)))
         return -(-widest // block_size) * block_size
+
+    def used_bytes(self, group: int, block_size: int) -> int:
+        """Bytes of one block, from its start, that a group uses."""
+        return self.token_bytes[group] * block_size + self.fixed_bytes[group]
 
 
 Layout = KVLayout | RecordLayout

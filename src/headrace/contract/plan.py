@@ -115,6 +115,8 @@ class StepPlan(Protocol):
     @property
     def total_tokens(self) -> int: ...
     @property
+    def sums(self) -> tuple[int, int, int, int]: ...  # slices; drafts apart: tokens, slices of one, pairs attended
+    @property
     def seq_ids(self) -> Any: ...  # (S,) int64
     @property
     def num_scheduled(self) -> Any: ...  # (S,) int32
@@ -130,6 +132,8 @@ class StepPlan(Protocol):
     def clips(self) -> Any: ...  # (S,) uint8, Clip
     @property
     def draft_tokens(self) -> Any: ...  # flat int32
+    @property
+    def num_fresh(self) -> int: ...
     @property
     def fresh_slices(self) -> Any: ...  # (F,) int32: slices whose sequence the worker does not hold
     @property

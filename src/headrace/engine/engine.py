@@ -173,12 +173,13 @@ class Engine:
 
     def _drain(self) -> None:
         can_fork = self._cadence.can_fork
-        for request in self.intake.drain_requests():
-            self._roster.take(request, can_fork)
-        self._drain_ends()
-        for request, output_ids in self.intake.drain_lost():
-            if self._relay is not None:
-                self._relay.lost(self._roster, request, output_ids)
+        if self.intake.busy:
+            for request in self.intake.drain_requests():
+                self._roster.take(request, can_fork)
+            self._drain_ends()
+            for request, output_ids in self.intake.drain_lost():
+                if self._relay is not None:
+                    self._relay.lost(self._roster, request, output_ids)
         self._roster.turn(can_fork)
         self._kv.poll()
 
@@ -199,7 +200,9 @@ class Engine:
         return step
 
     def _starts(self, plan: StepPlan) -> list[SequenceStart]:
-        starts = []
+        starts: list[SequenceStart] = []
+        if not plan.num_fresh:
+            return starts
         for i, slice_index in enumerate(plan.fresh_slices.tolist()):
             entry = self._book.of_seq(int(plan.seq_ids[slice_index]))
             assert entry is not None, "the core planned a sequence that is not in the book"
@@ -239,7 +242,7 @@ class Engine:
             return  # what this step computed rests on a load that failed; its sequences are computed anew
         self._counts.sampled_tokens += len(result.tokens)
         commit = self.core.commit(result.step, result.num_valid, result.offsets, result.tokens)
-        self._counts.committed(step.plan, commit)
+        self._counts.committed(commit)
         if self._observer:
             self._observer.committed(result.step, result.num_valid, result.offsets, result.tokens)
         if self._drafting:

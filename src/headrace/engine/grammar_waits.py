@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.contract.errors import InvalidRequest
+from headrace.contract.errors import HeadraceError, InvalidRequest, WorkerError
 from headrace.grammar.compiler import Compilation, GrammarPool
 
 from .book import Entry
@@ -31,7 +31,7 @@ class GrammarWaits:
             compilation.future.add_done_callback(lambda _: self._wake())
         self._waiting[entry.seq_id] = entry, compilation
 
-    def finished(self) -> list[tuple[Entry, InvalidRequest | None]]:
+    def finished(self) -> list[tuple[Entry, HeadraceError | None]]:
         """Whose wait is over, in the order of arrival; with what was wrong, or with the grammar in the entry."""
         over = []
         for seq_id, (entry, compilation) in list(self._waiting.items()):
@@ -41,23 +41,34 @@ class GrammarWaits:
                 over.append((entry, error))
         return over
 
-    def _outcome(self, entry: Entry, compilation: Compilation | None) -> tuple[bool, InvalidRequest | None]:
+    def _outcome(self, entry: Entry, compilation: Compilation | None) -> tuple[bool, HeadraceError | None]:
         wanted = entry.request.sampling.structured_outputs
         assert wanted is not None
         if compilation is None:
             return True, InvalidRequest(wanted.field, "this model has no tokenizer, so no text to constrain")
         if not compilation.future.done():
-            late = InvalidRequest(wanted.field, "took too long to compile: make it simpler")
-            return (True, late) if compilation.late else (False, None)
+            return (True, self._forsake(compilation, wanted.field)) if compilation.late else (False, None)
         error = compilation.future.exception()
         if error is None:
             entry.grammar = compilation.future.result()
             return True, None
         return True, error if isinstance(error, InvalidRequest) else InvalidRequest(wanted.field, str(error))
 
+    def _forsake(self, compilation: Compilation, field: str) -> HeadraceError:
+        """Whose fault it was: the request's, or the others' before it."""
+        assert self._pool is not None
+        begun = compilation.started_s is not None
+        self._pool.forsake(compilation)
+        if begun:
+            return InvalidRequest(field, "took too long to compile: make it simpler")
+        return WorkerError("all threads that compile constraints are busy; try again later")
+
     def cancel(self, entry: Entry) -> bool:
         """Forgets a request; False when it was not waiting here."""
-        return self._waiting.pop(entry.seq_id, None) is not None
+        _, compilation = self._waiting.pop(entry.seq_id, (None, None))
+        if compilation is not None and self._pool is not None:
+            self._pool.forsake(compilation)
+        return compilation is not None
 
     def close(self) -> None:
         if self._pool is not None:

@@ -57,6 +57,8 @@ class KVTraffic:
 
     def poll(self) -> None:
         """Lets those run whose fetch is over, with the blocks it fills."""
+        if not self._waiting:
+            return
         for seq_id, entry in list(self._waiting.items()):
             assert entry.kv is not None
             count = entry.kv.num_external_tokens()
@@ -110,6 +112,8 @@ class KVTraffic:
 
         The device runs in order: a step's loads are over when its result is here.
         """
+        if not self._loads:
+            return False
         done = [load for load in self._loads if load.done()]
         self._loads = [load for load in self._loads if not load.done()]
         error = next((e for load in done if (e := load.exception()) is not None), None)

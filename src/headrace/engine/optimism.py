@@ -29,7 +29,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "promised_token",
         "a sequence whose step will sample is planned one token further, without knowing the token",
         "the step samples one",
-        "worker/correct.py puts the id in on the device; where none was sampled the step fails instead of computing",
+        "fill_unknown (core/pack.h) puts the id in; where none was sampled the step fails and computes nothing",
     ),
     Assumption(
         "goes_on",

@@ -13,25 +13,21 @@ _REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length", Finish.ABORT: "abort",
 
 
 def collect_deltas(book: Book, commit: Any, result: StepResult) -> list[TokenDelta]:
-    """Deltas of a commit (the core's CommitResult, arrays per slice). Ended requests leave the book."""
+    """Deltas of a commit (the core's CommitResult). Ended requests leave the book."""
     for seq_id, news in result.prompt_logprobs.items():
         if (entry := book.of_seq(seq_id)) is not None:
             entry.take_prompt_logprobs(news)
     deltas: list[TokenDelta] = []
-    # A thousand sequences pass here per step. Each property of the commit makes an array: taken once, not per slice.
-    offsets, all_tokens = commit.offsets.tolist(), commit.tokens.tolist()
-    slices = zip(commit.seq_ids.tolist(), commit.finishes.tolist(), offsets, offsets[1:], result.offsets.tolist())
-    of_seq = book.of_seq
-    for seq_id, code, start, end, row in slices:
+    of_seq, plain = book.of_seq, result.logprobs is None
+    for index, seq_id, code, tokens in commit.news():  # a thousand of them per step
         entry = of_seq(seq_id)
-        if entry is None or (start == end and not code):
+        if entry is None:
             continue
-        tokens = all_tokens[start:end]
-        if code or not entry.num_reported or result.logprobs is not None:
-            deltas.append(_delta(entry, tokens, code, row, result))
-        else:  # the usual news: one more token, and nothing else changes
-            entry.num_reported += end - start
+        if plain and not code and entry.num_reported:  # the usual news: one more token, and nothing else changes
+            entry.num_reported += len(tokens)
             deltas.append(TokenDelta(entry.request_id, tokens, None, None, entry.num_cached_tokens))
+            continue
+        deltas.append(_delta(entry, tokens, code, int(result.offsets[index]), result))
         if code:
             book.close(entry)
     return deltas

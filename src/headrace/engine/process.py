@@ -41,7 +41,7 @@ from .messages import (
     ToFront,
 )
 from .profiling import ProfileWaits
-from .starting import Flag
+from .starting import Flag, ended_at_start
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
@@ -143,7 +143,7 @@ class ProcessClient:
                 if isinstance(message, Failed):
                     raise EngineDead(f"the engine did not start: {message.message}")
             elif not self._process.is_alive():
-                raise EngineDead(_ended_at_start(self._process.exitcode))
+                raise EngineDead(ended_at_start("the engine process", self._process.exitcode))
         if self._give_up.is_set():
             raise EngineDead("the engine is not needed any more")
         raise EngineDead(f"the engine was not ready within {timeout_s:g} s")
@@ -278,8 +278,13 @@ class ProcessClient:
         if self._closing.is_set():
             return
         self._closing.set()
-        self._thread.join(CLOSE_TIMEOUT_S)
-        self._process.join(CLOSE_TIMEOUT_S)
+        try:
+            self._thread.join(CLOSE_TIMEOUT_S)
+            self._process.join(CLOSE_TIMEOUT_S)
+        finally:  # an interrupt, too: for a child that is stopped the interpreter would wait at its end, for ever
+            self._leave_nothing()
+
+    def _leave_nothing(self) -> None:
         if self._process.is_alive():
             self._process.kill()
             self._process.join(CLOSE_TIMEOUT_S)
@@ -294,11 +299,3 @@ def profile_each(engines: Mapping[str, ProcessClient], seconds: float) -> dict[s
     with ThreadPoolExecutor(len(engines)) as pool:
         seen = pool.map(lambda engine: engine.profile(seconds)["engine"], engines.values())
         return dict(zip(engines, seen))
-
-
-def _ended_at_start(exit_code: int | None) -> str:
-    words = f"the engine process ended at start (exit code {exit_code})"
-    if exit_code is not None and exit_code < 0:  # a signal
-        return words
-    hint = 'needs `if __name__ == "__main__":` around its work, and cannot be read from standard input'
-    return f"{words}. A script that starts one {hint}"

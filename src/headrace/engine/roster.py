@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace._core import Scheduler
+from headrace.contract.errors import InvalidRequest
 from headrace.contract.handoff import HandedOver
 from headrace.contract.ports import StepObserver
 from headrace.contract.request import Request
@@ -62,7 +63,7 @@ class Roster:
             if error is None:
                 self._admit(entry, can_fork)
             else:
-                self._refuse(entry, str(error), error.field)
+                self._refuse(entry, str(error), error.field if isinstance(error, InvalidRequest) else None)
         self._forks.turn(self._add)
 
     def _admit(self, entry: Entry, can_fork: bool) -> None:

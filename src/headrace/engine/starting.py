@@ -71,3 +71,12 @@ def _end(futures: Sequence[Future[ProcessClient | None]], why: str) -> None:
         if client is not None:
             client.kill(why)
             client.close()
+
+
+def ended_at_start(what: str, exit_code: int | None) -> str:
+    """Why a child never got ready, and what its user may have forgotten."""
+    words = f"{what} ended at start (exit code {exit_code})"
+    if exit_code is not None and exit_code < 0:  # a signal
+        return words
+    hint = 'needs `if __name__ == "__main__":` around its work, and cannot be read from standard input'
+    return f"{words}. A script that starts one {hint}"

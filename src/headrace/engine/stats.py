@@ -6,10 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from headrace._core import Scheduler
-from headrace.contract.plan import Outcome, StepPlan
+from headrace.contract.plan import StepPlan
 from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.obs.metrics import STEP_TOKENS
 
@@ -20,9 +18,6 @@ Votes = Callable[[], tuple[dict[str, int], float]]
 """Decisions of a voted group so far by their outcome, and the seconds spent on them."""
 GraphSteps = Callable[[], dict[str, int]]
 """Steps so far by graph mode; asked on the loop's thread after each turn."""
-
-
-_DROPPED, _GONE = int(Outcome.DROPPED), int(Outcome.GONE)  # once: an enum's member costs a look-up each time
 
 
 class StepCounts:
@@ -66,35 +61,24 @@ class StepCounts:
         """A slice of one token decodes, whatever drafts it has; longer slices are prefill. Drafts are counted when it
         is known how many there were."""
         self.steps += 1
+        size, (slices, tokens, decoding, attended) = plan.total_tokens, plan.sums
         self.token_budget_left = plan.token_budget_left
-        seen, size = plan.num_computed, plan.total_tokens
         self.budget_tokens += size + plan.token_budget_left
         self.size_tokens += size
         self._size_counts[bisect_left(STEP_TOKENS, size)] += 1
-        if size == len(seen):  # the usual step: each sequence decodes, without drafts
-            self.company_steps += size == 0
-            self.scheduled_tokens += len(seen)
-            self.decode_tokens += len(seen)
-            self.attended += int(seen.sum(dtype=np.int64)) + len(seen)
-            self.last.launched(plan, "decode" if size else "company", size, size)
-            return
-        known, before = (plan.num_scheduled - plan.num_drafts).astype(np.int64), seen.astype(np.int64)
-        num_decoding = int((known == 1).sum())
-        self.scheduled_tokens += int(known.sum())
-        self.decode_tokens += num_decoding
-        self.attended += int((known * before + known * (known + 1) // 2).sum())
-        kind = "prefill" if not num_decoding else "mixed" if num_decoding < len(known) else "decode"
+        self.scheduled_tokens += tokens
+        self.decode_tokens += decoding
+        self.attended += attended
+        kind = "company" if not slices else "decode" if decoding == slices else "mixed" if decoding else "prefill"
+        self.company_steps += kind == "company"
         self.prefill_steps += kind == "prefill"
         self.mixed_steps += kind == "mixed"
-        self.last.launched(plan, kind, len(known), size)
+        self.last.launched(plan, kind, slices, size)
 
-    def committed(self, plan: StepPlan, commit: Any) -> None:
+    def committed(self, commit: Any) -> None:
         """A step's results are in the core (its CommitResult): what was computed for nobody?"""
-        outcomes = commit.outcomes
-        if len(outcomes) and int(outcomes.max()) >= _DROPPED:
-            sizes = plan.num_scheduled
-            self.gone_tokens += int(sizes[outcomes == _GONE].sum())
-            self.dropped_tokens += int(sizes[outcomes == _DROPPED].sum())
+        self.gone_tokens += commit.gone_tokens
+        self.dropped_tokens += commit.dropped_tokens
 
     def speculated(self, verified: int, accepted: int) -> None:
         """A step's drafts are back; ``accepted`` of them were emitted."""

@@ -9,13 +9,13 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from headrace.contract.errors import InvalidRequest
+from headrace.contract.errors import ConfigError, InvalidRequest
+from headrace.contract.extras import how_to_get, missing
 from headrace.contract.request import StructuredOutputs
 
-from .mask import WordArray
+from .mask import WordArray, empty_words
 
 MAX_BLANKS = 20  # white space in a row inside JSON; a model that loves line feeds must not print them for ever
 CONTROL = frozenset(range(0x20)) - {ord("\n")}
@@ -34,8 +34,8 @@ class Backend:
     """A compiler for one vocabulary. ``cache_bytes`` 0 keeps nothing. Safe to share between threads."""
 
     def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
-        if find_spec("xgrammar") is None:
-            raise InvalidRequest("structured_outputs", "needs the grammar extra: pip install 'headrace[grammar]'")
+        if missing("xgrammar"):
+            raise ConfigError("structured outputs", f"need the grammar extra: {how_to_get('grammar')}")
         import xgrammar
 
         self._xgrammar = xgrammar
@@ -56,9 +56,18 @@ class Backend:
     def compile(self, wanted: StructuredOutputs) -> Any:
         """A compiled grammar. Raises InvalidRequest naming the field when it is none."""
         try:
-            return self._compile(wanted)
+            compiled = self._compile(wanted)
         except (RuntimeError, ValueError, RecursionError) as error:
             raise InvalidRequest(wanted.field, ORIGIN.sub("", str(error).strip()) or "cannot be compiled") from error
+        self._require_a_beginning(compiled, wanted)
+        return compiled
+
+    def _require_a_beginning(self, compiled: Any, wanted: StructuredOutputs) -> None:
+        """A rule that only leads to itself compiles, and then allows nothing."""
+        words = empty_words(len(self._vocabulary.tokens))
+        self.matcher(compiled).fill(words)
+        if not words.any():
+            raise InvalidRequest(wanted.field, "no text satisfies it")
 
     def _compile(self, wanted: StructuredOutputs) -> Any:
         compiler = self._any_text
@@ -110,9 +119,11 @@ def _json_token(token: bytes) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    """A string literal of the grammar notation."""
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    return '"' + "".join(escapes.get(char, char) for char in text) + '"'
+    """A string literal of the grammar notation. The compiler takes NUL for an end."""
+    if "\0" in text:
+        raise ValueError("a choice cannot hold the character NUL")
+    escapes = {"\\": "\\\\", '"': '\\"'}
+    return '"' + "".join(escapes.get(char, char if char >= " " else f"\\x{ord(char):02x}") for char in text) + '"'
 
 
 def _schema_text(schema: Any) -> str:

@@ -1,13 +1,13 @@
 """GrammarPool: compiles constraints on builder threads, so that no step waits for one.
 
-A compilation that takes too long fails for whoever waits; its thread cannot be stopped and comes back when it is done.
+A compilation that takes too long, or whose request has gone, is forsaken: others get another thread in its place.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Protocol
@@ -15,6 +15,9 @@ from typing import Any, Protocol
 from headrace.contract.request import StructuredOutputs
 
 from .backend import Backend, Matcher, Vocabulary
+from .builders import Builders, Job
+
+SPARE = 4  # times as many threads as may be waited for: those left behind, too
 
 
 class GrammarBackend(Protocol):
@@ -55,13 +58,17 @@ class GrammarPool:
         self._open_backend = open_backend
         self._backend: GrammarBackend | None = None
         self._lock = Lock()
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="headrace-grammar")
+        self._builders = Builders(threads, SPARE * threads)
 
     def request(self, wanted: StructuredOutputs) -> Compilation:
         """Starts compiling; returns at once."""
         compilation = Compilation(self.timeout_s, self._clock)
-        compilation.future = self._threads.submit(self._compile, wanted, compilation)
+        compilation.job = self._builders.submit(lambda: self._compile(wanted, compilation))
         return compilation
+
+    def forsake(self, compilation: Compilation) -> None:
+        """Whoever asked for it has gone, or will not wait any longer."""
+        self._builders.forsake(compilation.job)
 
     def _compile(self, wanted: StructuredOutputs, compilation: Compilation) -> Grammar:
         backend = self._loaded()
@@ -76,18 +83,23 @@ class GrammarPool:
 
     def close(self) -> None:
         """Waits for nobody."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._builders.close()
 
 
 class Compilation:
     """One constraint on its way. The clock runs from its first second on a builder thread, loading left out."""
 
     def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
-        self.future: Future[Grammar]
+        self.job: Job
         self.started_s: float | None = None
         self._clock = clock
         self._asked_s = clock()
         self._timeout_s = timeout_s
+
+    @property
+    def future(self) -> Future[Grammar]:
+        """Done when there is a grammar, or a reason why there is none."""
+        return self.job.future
 
     @property
     def late(self) -> bool:

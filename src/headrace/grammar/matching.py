@@ -7,6 +7,7 @@ it has taken are never guesses.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -19,6 +20,9 @@ from headrace.contract.errors import HeadraceError
 from .compiler import Grammar
 from .mask import WordArray
 
+BURST_S = 0.5  # of a processor, that one sequence's grammar may need before it is too slow
+TOKEN_S = 0.01  # and as much again with each token
+
 Outputs = Sequence[int] | NDArray[np.int32]
 
 
@@ -27,23 +31,40 @@ class GrammarError(HeadraceError):
 
 
 class SequenceMatch:
-    """``outputs`` are the ids generated so far, without the prompt."""
+    """``outputs`` are the ids generated so far, without the prompt. ``clock``: processor time of the calling thread; a
+    grammar with too many ways to read the same text needs ever more of it, and a step waits for all its sequences."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, clock: Callable[[], float] = time.thread_time) -> None:
         self._matcher = grammar.matcher()
         self._taken: list[int] = []
+        self._clock = clock
+        self._left_s = BURST_S
 
     def follow(self, outputs: Outputs) -> None:
-        """Brings the matcher to the end of ``outputs``. Raises GrammarError at a token that does not fit."""
+        """Brings the matcher to the end of ``outputs``. Raises GrammarError at a token that does not fit,
+        and where following has become too slow."""
         common = self._common(outputs)
         if common < len(self._taken):
             self._matcher.rollback(len(self._taken) - common)
             del self._taken[common:]
         for token in outputs[common:]:
             token = int(token)
-            if self._matcher.ended or not self._matcher.accept(token):
+            self._left_s = min(BURST_S, self._left_s + TOKEN_S)
+            with self._charged():
+                fits = not self._matcher.ended and self._matcher.accept(token)
+            if not fits:
                 raise GrammarError(f"token {token} (output {len(self._taken)}) does not fit the grammar")
+            if self._left_s < 0:
+                raise GrammarError("takes too long to follow: text can be read in too many ways; make it simpler")
             self._taken.append(token)
+
+    @contextmanager
+    def _charged(self) -> Iterator[None]:
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._left_s -= self._clock() - began
 
     def _common(self, outputs: Outputs) -> int:
         """How many tokens are known already. The usual case, one more than before, costs one comparison."""
@@ -76,7 +97,8 @@ class SequenceMatch:
 
         def tread(token: int) -> bool:
             nonlocal steps
-            fits = not self._matcher.ended and self._matcher.accept(int(token))
+            with self._charged():
+                fits = not self._matcher.ended and self._matcher.accept(int(token))
             steps += fits
             return fits
 
@@ -90,5 +112,6 @@ class SequenceMatch:
         """Sets the bits of what may come next; False, and nothing set, when the grammar has ended."""
         if self._matcher.ended:
             return False
-        self._matcher.fill(words)
+        with self._charged():
+            self._matcher.fill(words)
         return True

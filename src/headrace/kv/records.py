@@ -1,23 +1,24 @@
 """Records: what one grain of 128 tokens leaves in the store, how large it is, and when it counts as found.
 
-A record's bytes do not depend on the block size of the engine that wrote it: per layer of the record, keys then
-values, each (num_kv_heads, 128, row). Nothing here touches tensors; ``worker/kv_transfer.py`` does.
+A record of keys and values does not depend on the block size of the engine that wrote it: per layer, keys then values,
+each (num_kv_heads, 128, row). One of a model that keeps bytes only it can read is blocks as they are. Nothing here
+touches tensors; ``worker/kv_transfer.py`` and ``worker/block_transfer.py`` do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 from headrace.contract.errors import ConfigError
-from headrace.contract.layout import KVKind, KVLayout, kv_row_bytes
+from headrace.contract.layout import KVKind, KVLayout, RecordLayout, kv_row_bytes
 
 from .keys import GRAIN
 
 
 class RecordKind(IntEnum):
-    """BLOCK: layers that see everything. AUX: indexer keys and the like. STATE: layers behind a window."""
+    """BLOCK: layers that see everything. AUX: what a few tokens look back at. STATE: layers behind a window."""
 
     BLOCK = 0
     AUX = 1
@@ -99,6 +100,30 @@ def record_specs(layout: KVLayout, kv_dtype: str) -> tuple[RecordSpec, ...]:
         window = max((layout.groups[i].window for i in groups), default=0)
         if layers:
             specs.append(RecordSpec(record, layers, per_layer * len(layers), groups, match, window))
+    return tuple(specs)
+
+
+def block_specs(layout: RecordLayout, block_size: int) -> tuple[RecordSpec, ...]:
+    """The records of a model whose blocks are bytes: what each group uses of the grain's blocks, from the first that is
+    needed.
+
+    Windows of several lengths leave two kinds: the shortest one's blocks are soon gone, and the others' are not.
+    """
+    windows = sorted({group.window for group in layout.groups if group.kind is KVKind.SLIDING})
+    short = windows[0] if len(windows) > 1 else 0
+    specs = []
+    for record, match, mine in (
+        (RecordKind.BLOCK, Match.ALL, lambda g: g.kind is KVKind.FULL),
+        (RecordKind.AUX, Match.TRAILING, lambda g: g.kind is KVKind.SLIDING and g.window == short),
+        (RecordKind.STATE, Match.TRAILING, lambda g: g.kind is KVKind.SLIDING and g.window != short),
+    ):
+        groups = tuple(i for i, group in enumerate(layout.groups) if mine(group))
+        window = max((layout.groups[i].window for i in groups), default=0)
+        spec = RecordSpec(record, (), 0, groups, match, window)
+        blocks = blocks_per_grain(block_size) - spec.first_block(block_size)
+        used = sum(layout.used_bytes(group, block_size) for group in groups)
+        if groups:
+            specs.append(replace(spec, bytes_per_grain=blocks * used))
     return tuple(specs)
 
 

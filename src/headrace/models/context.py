@@ -101,6 +101,17 @@ class HasEyes(Protocol):
 
 
 @runtime_checkable
+class SkipsRows(Protocol):
+    """A model that can do without most of a long prompt in some of its layers."""
+
+    def skip_rows(self, keep: int) -> None:
+        """From now on only the last ``keep`` tokens known of a sequence are computed in all layers; other rows have no
+        hidden state. ``ForwardContext.known_lens`` must be given. Raises ConfigError for a ``keep`` that is too small.
+        """
+        ...
+
+
+@runtime_checkable
 class SharesExperts(Protocol):
     """A model whose routed experts can be spread over the ranks of a group."""
 

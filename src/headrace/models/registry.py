@@ -10,8 +10,8 @@ from headrace.kernels.ops import Ops
 from headrace.parallel.eplb.balancer import ExpertShare
 from headrace.parallel.tensor import TensorShare
 
-from .context import Model
-from .deepseek_v41.assembly import TokenMap, load_v41, v41_bytes
+from .context import HasEyes, Model
+from .deepseek_v41.assembly import TokenMap, load_tower, load_v41, v41_bytes
 from .deepseek_v41.config import ARCHITECTURE as V41
 from .dense.assembly import Progress, dense_bytes, load_dense
 from .dense.families import FAMILIES as DENSE
@@ -43,7 +43,7 @@ def _load_v41(
 ) -> Model:
     if isinstance(share, TensorShare):
         raise ConfigError("tensor_parallel_size", f"{V41} is spread by its experts: expert_parallel")
-    return load_v41(checkpoint, ops, progress, "float32" if exact else "bfloat16", token_map, share)
+    return load_v41(checkpoint, ops, progress, _mode(exact), token_map, share)
 
 
 def _dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool, _: Share | None) -> int:
@@ -97,6 +97,21 @@ def load_model(
     """
     architecture = _architecture(checkpoint)
     return LOADERS[architecture](architecture, checkpoint, ops, progress, exact, token_map, share)
+
+
+def load_eyes(checkpoint: Checkpoint, ops: Ops, *, exact: bool = False) -> HasEyes:
+    """What encodes a model's pictures, without the rest of it; ``exact`` as for ``load_model``, with the same bits.
+
+    Errors: as ``load_model``, and ConfigError for an architecture that reads text only.
+    """
+    architecture = _architecture(checkpoint)
+    if architecture != V41:
+        raise ConfigError("encoder_process", f"{architecture} has no eyes: it reads text only")
+    return load_tower(checkpoint, ops, _mode(exact))
+
+
+def _mode(exact: bool) -> str:
+    return "float32" if exact else "bfloat16"
 
 
 def require_memory(checkpoint: Checkpoint, free_bytes: int, *, exact: bool = False, share: Share | None = None) -> None:

@@ -1,7 +1,7 @@
 """What the rows of pictures hold in place of token embeddings. Lives on the device thread.
 
-A picture is encoded when the first of its rows is computed, and kept for the rows that follow in later chunks; another
-request with the same picture finds it too. Forgetting one costs time, never another answer.
+A picture that did not come encoded is encoded when the first of its rows is computed, and kept for the rows that follow
+in later chunks; another request with the same picture finds it too. Forgetting one costs time, never another answer.
 """
 
 from __future__ import annotations
@@ -59,8 +59,13 @@ class Pictures:
         assert self._eyes is not None
         rows = self._encoded.pop(picture.id, None)
         if rows is None:
-            rows = self._eyes.picture_rows(picture)
+            rows = _given(picture) if picture.rows else self._eyes.picture_rows(picture)
         self._encoded[picture.id] = rows  # the newest is at the end
         while len(self._encoded) > 1 and sum(map(len, self._encoded.values())) > MOST_ROWS:
             self._encoded.popitem(last=False)
         return rows
+
+
+def _given(picture: Picture) -> Tensor:
+    """(rows, hidden) as an encoder's process has computed them."""
+    return torch.frombuffer(bytearray(picture.rows), dtype=torch.float32).view(len(picture.kinds), -1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -17,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headrace._core import fill_unknown_ids
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
 from headrace.contract.result import LogprobArrays, StepResult
-from headrace.models.context import ForwardContext
+from headrace.models.context import ForwardContext, SkipsRows
 from headrace.obs.launch_guard import LaunchGuard
 
-from .correct import fill_unknown_ids
 from .device import DeviceThread
 from .grammars import Grammars
 from .packer import Packer
@@ -57,6 +58,7 @@ class Worker:
         self._speculator = speculator
         self._packer = Packer(block_size, len(runner.model.kv_layout.groups))
         self._pictures = Pictures(runner.model)
+        self._skips = isinstance(runner.model, SkipsRows)
         self._grammars = Grammars(runner.model.vocab_size)  # the host's; a speculator has its own
         self._device = DeviceThread(guard=self._guard, enter=enter)
         self._last_sampled: IntArray = np.empty(0, np.int32)  # device side: the previous step's token per slice
@@ -157,7 +159,11 @@ class Worker:
         handle.prompt_logprobs = score(self._runner, hidden, handle.scores)
 
     def _context(self, handle: StepHandle, batch: PackedBatch) -> ForwardContext:
-        return self._pictures.placed(self._runner.context(batch), handle.plan.seq_ids.tolist(), batch)
+        context = self._runner.context(batch)
+        if self._skips:
+            known = np.maximum(handle.plan.num_tokens, batch.seq_lens).astype(np.int32)
+            context = replace(context, known_lens=torch.from_numpy(known))
+        return self._pictures.placed(context, handle.plan.seq_ids.tolist(), batch)
 
     def _forward_drafts(self, handle: StepHandle, speculator: Speculator) -> None:
         """The forward of what has really been accepted, and of the drafts that follow it."""

@@ -289,3 +289,12 @@ def test_s30_exactly_one_bos(tmp_path: Any, said: str, template_writes: bool) ->
     assert ids[0] == tokenizer.bos_id
     assert ids.count(ids[0]) == 1
     assert tokenizer.decode(ids[1:], skip_special=False) == said
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/messages"])
+def test_one_request_cannot_make_work_for_all_choices_without_bound(scripted: Running, path: str) -> None:
+    asked = {"prompt": "x"} if path == TEXT else {"messages": [{"role": "user", "content": "x"}]}
+    stops = "stop_sequences" if path == "/v1/messages" else "stop"
+    refused = scripted.post(path, {**asked, "max_tokens": 1, stops: [f"{i}" + "a" * 5000 for i in range(60)]})
+    assert refused.status_code == 400
+    assert "characters of stop strings" in refused.text

@@ -135,6 +135,18 @@ def test_a_signal_drains_open_requests_end_well_and_new_ones_are_sent_away(model
         assert served.process.wait(END_S) == 0
 
 
+def test_a_second_signal_does_not_wait_for_an_engine_that_stands_still(model: str) -> None:
+    """Neither while streams are given their time, nor at the end of the process."""
+    with serving(model, "--drain", "600") as served:
+        [engine] = served.children()
+        os.kill(engine, signal.SIGSTOP)
+        served.process.send_signal(signal.SIGTERM)
+        until(lambda: not served.ready(), "it does not drain")
+        served.process.send_signal(signal.SIGTERM)
+        served.process.wait(END_S)  # for ever, if it waited
+        until(lambda: not Path(f"/proc/{engine}").exists(), "the engine is left behind")
+
+
 def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) -> None:
     with serving(model, "--drain", "0.3") as served, served.http.stream("POST", TEXT, json=ENDLESS) as response:
         lines = response.iter_lines()

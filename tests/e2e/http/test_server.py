@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -333,3 +335,14 @@ def test_what_a_refusal_quotes_is_cut(scripted: Running) -> None:
     for response in (scripted.complete("x", model=long), scripted.complete("x", **{long: 1})):
         assert response.status_code in (400, 404)
         assert len(response.text) < 3000
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-slow: "])
+def test_a_connection_without_a_request_is_let_go(script: Script, begun: bytes) -> None:
+    with (
+        running(lambda: scripted_llm(script), limits=HostLimits(write_timeout_s=0.4)) as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=60) as silent,
+    ):
+        silent.sendall(begun)
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(1) == b""  # without the bound nobody ends it

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from headrace.contract.request import SamplingParams, StructuredOutputs
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import Grammar, GrammarPool
 from headrace.grammar.mask import allowed, empty_words
-from headrace.grammar.matching import GrammarError, SequenceMatch
+from headrace.grammar.matching import BURST_S, TOKEN_S, GrammarError, SequenceMatch
 
 
 class Rising:
@@ -164,3 +165,41 @@ def test_outputs_are_read_as_any_sequence() -> None:
     words = empty_words(32)
     assert followed.fill(words)
     assert np.flatnonzero(allowed(words, 32)).tolist() == list(range(4, 32))
+
+
+class Slow(Rising):
+    """Each of its calls takes as long as it is told."""
+
+    def __init__(self, clock: Clock, call_s: float) -> None:
+        super().__init__()
+        self._clock, self._call_s = clock, call_s
+
+    def accept(self, token: int) -> bool:
+        self._clock.now += self._call_s
+        return super().accept(token)
+
+    def fill(self, words: np.ndarray) -> None:
+        self._clock.now += self._call_s
+        super().fill(words)
+
+
+def follow_slowly(call_s: float, tokens: int) -> None:
+    """As a step does: takes the tokens so far, asks what may follow."""
+    clock = Clock()
+    slow: Any = Slow(clock, call_s)
+    followed = SequenceMatch(SimpleNamespace(matcher=lambda: slow), clock)  # type: ignore[arg-type]
+    for count in range(tokens):
+        followed.follow(range(count))
+        followed.fill(empty_words(1024))
+
+
+def test_a_grammar_that_needs_more_and_more_time_ends_its_own_sequence_only() -> None:
+    follow_slowly(TOKEN_S / 2, 1000)
+    with pytest.raises(GrammarError, match="too long to follow"):
+        follow_slowly(TOKEN_S * 2, 1000)
+
+
+def test_a_slow_beginning_alone_is_no_reason() -> None:
+    follow_slowly(BURST_S / 4, 2)
+    with pytest.raises(GrammarError, match="too long to follow"):
+        follow_slowly(BURST_S / 4, 4)

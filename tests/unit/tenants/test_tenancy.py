@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,3 +132,57 @@ def test_what_could_not_be_written_is_kept(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("ALTER TABLE away RENAME TO usage")
     assert book.totals()["a"]["requests"] == 1
+
+
+@pytest.mark.parametrize("columns", ["tenant, day", "tenant, day, requests"])
+def test_a_table_of_another_shape_is_refused_at_the_start(tmp_path: Path, columns: str) -> None:
+    path = tmp_path / "usage.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute(f"CREATE TABLE usage ({columns})")
+    with pytest.raises(ConfigError, match=r"usage_db.*column"):
+        UsageBook(path)
+
+
+def test_opening_a_book_counts_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "usage.sqlite"
+    UsageBook(path).close()
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT * FROM usage").fetchall() == []
+
+
+def broken(path: Path) -> UsageBook:
+    """A book whose table somebody took away."""
+    book = UsageBook(path)
+    book.add("a", requests=1)
+    with sqlite3.connect(path) as db:
+        db.execute("DROP TABLE usage")
+    return book
+
+
+def test_an_end_does_not_fail_over_a_database(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken(tmp_path / "usage.sqlite").close()
+    assert "usage could not be written" in caplog.text
+
+
+def test_all_who_read_at_once_wait_for_one_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, asked, go = UsageBook(tmp_path / "usage.sqlite"), [], threading.Event()
+    totals = book.totals
+
+    def slow() -> dict[str, dict[str, int]]:
+        asked.append(1)
+        assert go.wait(60)
+        return totals()
+
+    async def read_often() -> list[dict[str, dict[str, int]]]:
+        readers = [asyncio.create_task(book.read()) for _ in range(50)]
+        await asyncio.sleep(0)
+        readers[0].cancel()  # a reader that goes takes no answer from the others
+        await asyncio.to_thread(go.set)  # a thread is still to be had
+        return await asyncio.gather(*readers[1:])
+
+    monkeypatch.setattr(book, "totals", slow)
+    book.add("a", requests=1)
+    answers = asyncio.run(read_often())
+    assert len(asked) == 1
+    assert all(one["a"]["requests"] == 1 for one in answers)
+    book.close()

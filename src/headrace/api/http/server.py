@@ -7,6 +7,7 @@ A second one ends at once.
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fastapi import FastAPI
 
 from headrace.contract.errors import ConfigError
 
+from .connections import bounded
 from .host import EngineHost
 
 BACKLOG = 2048
@@ -41,7 +43,8 @@ def listen(settings: ServerSettings) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
-        raise ConfigError("port", f"cannot listen on {settings.host} port {settings.port}: {error}") from error
+        words = f"cannot listen on {settings.host} port {settings.port}: {error}; --port 0 takes a free one"
+        raise ConfigError("port", words) from error
     return bound
 
 
@@ -59,6 +62,7 @@ class Server(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
+            http=bounded(host.limits.write_timeout_s),
             log_level="warning",
             access_log=False,
             backlog=BACKLOG,
@@ -90,6 +94,8 @@ class Server(uvicorn.Server):
         self._signals += 1
         if self._signals > 1:
             self.should_exit = self.force_exit = True
+            for child in multiprocessing.active_children():
+                child.kill()  # else its orderly end would be waited for
         elif self._main is not None:
             self._main.call_soon_threadsafe(self.begin_drain)
 

@@ -5,18 +5,18 @@ A span is made when its request is over, with the times it had, so tracing costs
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 from headrace.contract.errors import ConfigError
+from headrace.contract.extras import how_to_get, missing
 
 from .arrivals import Arrival, Finished
 
 
 def open_tracer(endpoint: str) -> Any:
     """A tracer that sends to an OTLP/HTTP collector. Raises ConfigError without the extra."""
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-        raise ConfigError("otlp_endpoint", "needs the otel extra: pip install 'headrace[otel]'")
+    if missing("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+        raise ConfigError("otlp_endpoint", f"needs the otel extra: {how_to_get('otel')}")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..protocol.sse import to_json
 from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy
-from .errors import HttpError
+from .errors import HttpError, unavailable
 
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/admin/", "/debug/")
 FLUSH_PERIOD_S = 1.0
@@ -26,6 +26,14 @@ def tenant_of(request: Request) -> Tenant | None:
     """Whose request it is; None where no tenants are configured."""
     found: Tenant | None = request.scope.get("state", {}).get("tenant")
     return found
+
+
+def admit(tenancy: Tenancy | None, request: Request) -> Tenant | None:
+    """Whose request it is, counted against that tenant's rate before anything is read. Raises OverLimit."""
+    tenant = tenant_of(request)
+    if tenancy is not None and tenant is not None:
+        tenancy.admit_request(tenant)
+    return tenant
 
 
 def require_admin(request: Request) -> None:
@@ -74,7 +82,10 @@ def tenant_routes(tenancy: Tenancy) -> APIRouter:
     @router.get("/admin/tenants")
     async def view(request: Request) -> Response:
         require_admin(request)
-        totals = await asyncio.to_thread(tenancy.usage.totals)
+        try:
+            totals = await tenancy.usage.read()
+        except sqlite3.Error as error:
+            raise unavailable(f"the database of usage cannot be used: {error}") from error
         return Response(to_json({"tenants": tenancy.view(totals)}), 200, None, "application/json")
 
     return router
@@ -91,13 +102,18 @@ async def accounting(tenancy: Tenancy | None) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-        await asyncio.to_thread(tenancy.usage.flush)
+        await _flush(tenancy)
 
 
 async def _flush_often(tenancy: Tenancy) -> None:
     while True:
         await asyncio.sleep(FLUSH_PERIOD_S)
-        try:
-            await asyncio.to_thread(tenancy.usage.flush)
-        except sqlite3.Error as error:
-            log.error("usage could not be written: %s", error)
+        await _flush(tenancy)
+
+
+async def _flush(tenancy: Tenancy) -> None:
+    """What cannot be written is kept for the next time."""
+    try:
+        await tenancy.usage.write()
+    except sqlite3.Error as error:
+        log.error("usage could not be written: %s", error)

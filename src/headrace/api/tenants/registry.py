@@ -5,12 +5,16 @@ Keys are 256 random bits, so a plain SHA-256 of one gives nothing away. Never lo
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import os
 import re
 import secrets
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -60,6 +64,32 @@ def new_key() -> str:
     return f"hr-{secrets.token_urlsafe(32)}"
 
 
+@contextmanager
+def changing(path: Path, timeout_s: float = 10.0) -> Iterator[None]:
+    """Inside, nobody else changes the file: who reads it, adds a tenant and writes it loses no other's key.
+
+    Raises ConfigError when another one takes too long. The lock is the folder's, so no file of it stays behind.
+    """
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while not _locked(folder):
+            if time.monotonic() > deadline:
+                raise ConfigError("tenants", f"{path}: another program is changing it")
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(folder)  # and with it the lock
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class Registry:
     """All tenants, by key or by name."""
 
@@ -78,7 +108,8 @@ class Registry:
         try:
             return cls(msgspec.json.decode(read_small(path), type=TenantsFile).tenants)
         except OSError as error:
-            raise ConfigError("tenants", f"{path}: {error.strerror or error}") from error
+            hint = f"; `headrace tenants add NAME --file {path}` makes it" if not path.exists() else ""
+            raise ConfigError("tenants", f"{path}: {error.strerror or error}{hint}") from error
         except msgspec.DecodeError as error:
             raise ConfigError("tenants", f"{path}: {error}") from error
 
@@ -108,3 +139,20 @@ class Registry:
         if any(known.name == tenant.name for known in self.tenants):
             raise ConfigError("tenants", f"{tenant.name} is there already")
         return Registry([*self.tenants, tenant])
+
+    def without(self, name: str) -> Registry:
+        """Raises ConfigError when there is no such tenant."""
+        rest = [tenant for tenant in self.tenants if tenant.name != name]
+        if len(rest) == len(self.tenants):
+            names = ", ".join(tenant.name for tenant in self.tenants)
+            raise ConfigError("tenants", f"there is no {name}; there are: {names or 'none'}")
+        return Registry(rest)
+
+    def with_key(self, name: str, key: str) -> Registry:
+        """The tenant has this key instead of its old one. Raises ConfigError when there is no such tenant."""
+        self.without(name)
+        renewed = [
+            msgspec.structs.replace(tenant, key_sha256=hash_key(key)) if tenant.name == name else tenant
+            for tenant in self.tenants
+        ]
+        return Registry(renewed)

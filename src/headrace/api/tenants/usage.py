@@ -1,13 +1,17 @@
 """UsageBook: what each tenant used, by day, in SQLite. It survives a restart; a crash loses what was not flushed.
 
-Counts only, never content. Counting is in memory and cheap; ``flush`` does the writing, on any thread.
+Counts only, never content. Counting is in memory and cheap; ``flush`` does the writing, on any thread. A server uses
+``write`` and ``read``: the book's own thread waits for a database that others hold, and nobody else does.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -20,6 +24,11 @@ CREATE = """CREATE TABLE IF NOT EXISTS usage (
   cached_tokens INTEGER NOT NULL, generation_tokens INTEGER NOT NULL, PRIMARY KEY (tenant, day))"""
 ADD = f"""INSERT INTO usage (tenant, day, {", ".join(COUNTS)}) VALUES (?, ?, ?, ?, ?, ?)
   ON CONFLICT (tenant, day) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS)}"""
+
+BUSY_S = 5.0  # for another program that holds the database
+Totals = dict[str, dict[str, int]]
+
+log = logging.getLogger("headrace.serve")
 
 
 def utc_day() -> str:
@@ -34,11 +43,15 @@ class UsageBook:
         self._pending: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0] * len(COUNTS))
         self._counting = Lock()
         self._writing = Lock()
+        self._thread = ThreadPoolExecutor(1, "usage")
+        self._reading: Future[Totals] | None = None
         try:
-            self._db = sqlite3.connect(":memory:" if path is None else path, timeout=10.0, check_same_thread=False)
+            self._db = sqlite3.connect(":memory:" if path is None else path, timeout=BUSY_S, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute(CREATE)
             self._db.commit()
+            self._db.execute(ADD, ("", "", *[0] * len(COUNTS)))  # another program's table, or one to read only?
+            self._db.rollback()
         except sqlite3.Error as error:
             raise ConfigError("usage_db", f"{path}: {error}") from error
 
@@ -63,7 +76,7 @@ class UsageBook:
                         self._pending[key] = [a + b for a, b in zip(self._pending[key], row)]
                 raise
 
-    def totals(self) -> dict[str, dict[str, int]]:
+    def totals(self) -> Totals:
         """Sums over all days, by tenant; flushes first."""
         self.flush()
         sums = ", ".join(f"SUM({name})" for name in COUNTS)
@@ -71,7 +84,22 @@ class UsageBook:
             rows = self._db.execute(f"SELECT tenant, {sums} FROM usage GROUP BY tenant").fetchall()
         return {tenant: dict(zip(COUNTS, row)) for tenant, *row in rows}
 
+    async def write(self) -> None:
+        """``flush`` on the book's own thread."""
+        await asyncio.wrap_future(self._thread.submit(self.flush))
+
+    async def read(self) -> Totals:
+        """``totals`` on the book's own thread; those who ask at the same time get one answer."""
+        if self._reading is None or self._reading.done():
+            self._reading = self._thread.submit(self.totals)
+        return await asyncio.shield(asyncio.wrap_future(self._reading))
+
     def close(self) -> None:
-        self.flush()
+        """What cannot be written now is lost, and said to be."""
+        self._thread.shutdown(cancel_futures=True)
+        try:
+            self.flush()
+        except sqlite3.Error as error:
+            log.error("the last usage could not be written: %s", error)
         with self._writing:
             self._db.close()

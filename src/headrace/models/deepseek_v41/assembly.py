@@ -17,6 +17,7 @@ from headrace.models.weights.dummy import DummyCheckpoint
 from headrace.models.weights.hf_directory import HFDirectory
 from headrace.parallel.eplb.balancer import ExpertShare
 
+from .arithmetic import Arithmetic
 from .config import V41Config, derive_v41
 from .config_parts import MoEConfig
 from .dummy import DummyTensors
@@ -24,7 +25,6 @@ from .engram_hash import HashTables, hash_tables, table_primes
 from .forward import V41Model
 from .params import (
     AttentionParams,
-    BiasedParams,
     CompressorParams,
     DraftParams,
     EngramParams,
@@ -35,13 +35,13 @@ from .params import (
     MixParams,
     MoEParams,
     V41Params,
-    VisionBlockParams,
-    VisionParams,
 )
 from .reading import RawCheckpoint, TensorReader
 from .records import kv_layout
 from .tensor_ops import inverse_frequencies, rotary_table
 from .tensor_table import Table, tensor_table
+from .vision import Tower
+from .vision_reading import read_vision
 
 TokenMap = Callable[[], Tensor]
 ROUTED = re.compile(r"layers\.\d+\.ffn\.experts\.")
@@ -67,6 +67,16 @@ def load_v41(
     compressed = _token_map(config, checkpoint.source, token_map)
     params = _Assembly(config, reader, ops, progress, share).model(compressed)
     return V41Model(config, params, kv_layout(config), ops, mode, share)
+
+
+def load_tower(checkpoint: Checkpoint, ops: Ops, mode: str) -> Tower:
+    """The model's eyes alone: nothing else of the checkpoint is read, but its headers are checked as a whole.
+
+    Errors: ConfigError for a setting, ModelError for a tensor that does not fit.
+    """
+    config, table = check(checkpoint)
+    reader = TensorReader(_raw(checkpoint, table), table)
+    return Tower(config, read_vision(config.vision, reader, ops), Arithmetic(ops, mode))
 
 
 def v41_bytes(checkpoint: Checkpoint, share: ExpertShare | None = None) -> int:
@@ -138,7 +148,7 @@ class _Assembly:
     def model(self, token_map: Tensor) -> V41Params:
         hashes = self._hashes(token_map)
         layers = tuple(self._layer(layer, hashes) for layer in range(self.config.num_layers))
-        draft, vision = self._draft(), self._vision()
+        draft, vision = self._draft(), read_vision(self.config.vision, self.reader, self.ops)
         embedding, head = self._plain("embed.weight"), self._plain("head.weight")
         self._count()
         return V41Params(embedding, layers, self.reader.floats("norm.weight"), head, token_map, draft, vision)
@@ -260,31 +270,6 @@ class _Assembly:
             markov_head=self._plain(f"{last}markov_head.head.weight"),
             confidence=self._plain(f"{last}confidence_head.proj.weight"),
         )
-
-    def _vision(self) -> VisionParams:
-        floats = self.reader.floats
-        blocks = [self._vision_block(f"vision.blocks.{n}.") for n in range(self.config.vision.num_layers)]
-        return VisionParams(
-            patches=self._biased("vision.patch_embed.proj"),
-            blocks=tuple(blocks),
-            norm=floats("vision.norm.weight"),
-            align_in=self._biased("aligner.w1"),
-            align_out=self._biased("aligner.w2"),
-            marks=torch.stack([floats(f"image_{name}") for name in ("start", "newline", "end")]),
-        )
-
-    def _vision_block(self, at: str) -> VisionBlockParams:
-        return VisionBlockParams(
-            attention_norm=self.reader.floats(f"{at}norm1.weight"),
-            qkv=self._biased(f"{at}attn.wqkv"),
-            out=self._biased(f"{at}attn.wo"),
-            mlp_norm=self.reader.floats(f"{at}norm2.weight"),
-            gate_up=self._plain(f"{at}mlp.w1.weight"),
-            down=self._plain(f"{at}mlp.w2.weight"),
-        )
-
-    def _biased(self, name: str) -> BiasedParams:
-        return BiasedParams(self._plain(f"{name}.weight"), self.reader.floats(f"{name}.bias"))
 
     def _coded(self, *names: str) -> Weight:
         return self.ops.pack_weight([self.reader.matrix(name) for name in names])

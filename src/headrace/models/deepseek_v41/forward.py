@@ -7,7 +7,7 @@ from torch import Tensor
 
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import RecordLayout
-from headrace.contract.picture import Eyes, Picture
+from headrace.contract.picture import Picture
 from headrace.contract.stats import ExpertLoad
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
@@ -29,7 +29,7 @@ from .records import draft_layers
 from .records import kv_layout as layout_of
 from .step import Step, begin_step
 from .truncation import COMPACT, OFF, Truncation, check_truncation
-from .vision import normalised_patches, picture_features, place_picture
+from .vision import Tower
 
 
 class V41Model:
@@ -56,15 +56,8 @@ class V41Model:
         self.drafts = False
         self.experts: RoutedExperts = LOCAL
         self._share = share
-        vision = config.vision
-        self.eyes = Eyes(
-            config.image_id,
-            vision.patch,
-            vision.downsample,
-            vision.max_tokens,
-            vision.min_pixels,
-            vision.max_wh_ratio,
-        )
+        self._tower = Tower(config, params.vision, self.arithmetic)
+        self.eyes = self._tower.eyes
 
     def keep_draft_records(self) -> None:
         """From now on every forward leaves what draft layers see of its tokens, in a KV group of their own. Before the
@@ -81,6 +74,10 @@ class V41Model:
         """Settles what later prompts skip. Errors: ConfigError as ``check_truncation``."""
         check_truncation(truncation, self.config)
         self.truncation = truncation
+
+    def skip_rows(self, keep: int) -> None:
+        """As ``SkipsRows`` has it: ``compact``."""
+        self.truncate(Truncation(COMPACT, keep))
 
     def share_experts(self, exchange: Exchange, rebalance: RebalanceConfig | None) -> None:
         """From now on every step is one of all ranks of ``exchange``. ``rebalance``: when experts move; None: never.
@@ -107,12 +104,8 @@ class V41Model:
             return self.run(self.begin(ctx), rows)
 
     def picture_rows(self, picture: Picture) -> Tensor:
-        """(rows, hidden): features of its cells, and the learnt marks around them."""
-        vision, kinds = self.params.vision, torch.tensor(list(picture.kinds))
-        patches = normalised_patches(picture, self.config.vision.patch)
-        features = picture_features(self.arithmetic.ops, self.config, vision, patches, picture.grid)
-        blank = torch.zeros(len(kinds), self.config.hidden_size)
-        return self.arithmetic.stored(place_picture(blank, kinds, features, vision))
+        """As ``Tower`` has it."""
+        return self._tower.picture_rows(picture)
 
     def begin(self, ctx: ForwardContext) -> Step:
         config, token_map = self.config, self.params.token_map

@@ -50,7 +50,7 @@ def check_truncation(truncation: Truncation, config: V41Config) -> None:
         return
     least = config.window + BACKTRACKING
     if truncation.keep < least:
-        raise ConfigError("truncation keep", f"{truncation.keep} is below a window and what may be taken back, {least}")
+        raise ConfigError("prefill_keep", f"{truncation.keep} is below a window and what may be taken back, {least}")
     topology, first = config.topology, config.topology.first_decoder
     if first == 0:
         raise ConfigError("compress_ratios", "has no layer before the decoder half: nothing can be skipped")

@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headrace.contract.picture import END, IMAGE, NEWLINE, START, Picture
+from headrace.contract.picture import END, IMAGE, NEWLINE, START, Eyes, Picture
 from headrace.kernels.ops import Ops
 
+from .arithmetic import Arithmetic
 from .config import V41Config
 from .config_parts import VisionConfig
 from .params import BiasedParams, VisionBlockParams, VisionParams
@@ -20,6 +21,31 @@ from .tensor_ops import silu
 NORM_EPS, THETA = 1e-6, 10000.0
 MEAN = DEVIATION = 0.5  # of what pixels are normalised by
 TEXT = -1
+
+
+class Tower:
+    """The eyes of a model (``HasEyes``), with or without the rest of it."""
+
+    def __init__(self, config: V41Config, params: VisionParams, arithmetic: Arithmetic) -> None:
+        """``arithmetic``: over the ops that packed ``params``."""
+        self._config, self._params, self._arithmetic = config, params, arithmetic
+        vision = config.vision
+        self.eyes = Eyes(
+            config.image_id,
+            vision.patch,
+            vision.downsample,
+            vision.max_tokens,
+            vision.min_pixels,
+            vision.max_wh_ratio,
+        )
+
+    def picture_rows(self, picture: Picture) -> Tensor:
+        """(rows, hidden): features of its cells, and the learnt marks around them."""
+        kinds = torch.tensor(list(picture.kinds))
+        patches = normalised_patches(picture, self._config.vision.patch)
+        features = picture_features(self._arithmetic.ops, self._config, self._params, patches, picture.grid)
+        blank = torch.zeros(len(kinds), self._config.hidden_size)
+        return self._arithmetic.stored(place_picture(blank, kinds, features, self._params))
 
 
 def picture_features(

@@ -1,0 +1,57 @@
+"""How much one request may make of everybody: what it costs outside the engine's turns, bounded before any work.
+
+Choices and prompts of one request multiply whatever it asks for: each has lists, stop strings and constraints of its
+own on the way to the engine, and rows of logprobs on the way back, on the threads that serve all others too. Never
+looks at what a text says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import STRUCTURES, SamplingParams
+
+from ..prompts import Prepared
+from ..protocol.sampling import MAX_STOPS
+
+MAX_STOP_CHARS = 1 << 18  # of all stop strings, times choices: each choice prepares its own search
+MAX_LISTED_IDS = 1 << 21  # of all lists of ids, times choices: each choice travels with its own
+MAX_CONSTRAINT_BYTES = 1 << 25  # of a structure's text, times choices
+MAX_STEP_LOGPROBS = 1 << 12  # ids reported for one token of every choice: what one step may bring
+MAX_PROMPT_LOGPROBS = 1 << 18  # ids reported for all tokens of all prompts
+
+
+def check_extent(prepared: Sequence[Prepared]) -> None:
+    """Raises InvalidRequest naming the field that asks for too much. All prompts of a request ask alike."""
+    if not prepared:
+        return
+    wanted, choices = prepared[0].sampling, sum(len(one.requests) for one in prepared)
+    stops = wanted.stop_strings
+    if len(stops) > MAX_STOPS:
+        raise InvalidRequest("stop", f"at most {MAX_STOPS} stop strings, got {len(stops)}")
+    _bound("stop", "characters of stop strings", sum(map(len, stops)), choices, MAX_STOP_CHARS)
+    for field in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
+        _bound(field, "token ids", len(getattr(wanted, field) or ()), choices, MAX_LISTED_IDS)
+    _check_constraint(wanted, choices)
+    _bound("logprobs", "ids", wanted.logprobs or 0, choices, MAX_STEP_LOGPROBS)
+    if wanted.prompt_logprobs is not None:
+        tokens = sum(len(one.token_ids) for one in prepared)
+        _bound("prompt_logprobs", "ids", wanted.prompt_logprobs, tokens, MAX_PROMPT_LOGPROBS, "prompt tokens")
+
+
+def _check_constraint(wanted: SamplingParams, choices: int) -> None:
+    structure = wanted.structured_outputs
+    if structure is not None:
+        given: list[Any] = [getattr(structure, name) for name in STRUCTURES]
+        size = len(msgspec.json.encode(given))
+        _bound(structure.field, "bytes of a structure", size, choices, MAX_CONSTRAINT_BYTES)
+
+
+def _bound(field: str, what: str, size: int, times: int, most: int, of: str = "choices") -> None:
+    if size * times > most:
+        words = f"{size} {what} for each of {times} {of} are more than the {most} that one request may ask for"
+        raise InvalidRequest(field, words)

@@ -1,0 +1,68 @@
+"""Connections that serve nobody are ended; one whose request is being answered never is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.api.http.connections import BoundedProtocol
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.closing = self.aborted = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A protocol that is looked at by hand, without a loop."""
+    monkeypatch.setattr(BoundedProtocol, "_look_later", lambda _: None)
+    made: Any = BoundedProtocol.__new__(BoundedProtocol)
+    made.transport, made.cycle, made._seen = Transport(), None, None
+    return made
+
+
+class Cycle:
+    """A request and its answer, as uvicorn keeps them."""
+
+    def __init__(self, complete: bool = False) -> None:
+        self.response_complete = complete
+
+
+def test_one_that_never_sends_a_whole_request_is_ended(connection: Any) -> None:
+    connection._look()
+    assert not connection.transport.aborted
+    connection._look()
+    assert connection.transport.aborted
+
+
+def test_one_whose_request_is_being_answered_is_left_alone(connection: Any) -> None:
+    connection.cycle = Cycle()
+    for _ in range(5):
+        connection._look()
+    assert not connection.transport.aborted
+
+
+def test_one_that_asks_again_and_again_is_left_alone(connection: Any) -> None:
+    for _ in range(5):
+        connection.cycle = Cycle(complete=True)
+        connection._look()
+    assert not connection.transport.aborted
+    connection._look()  # and nothing more came
+    assert connection.transport.aborted
+
+
+def test_one_that_was_closed_but_takes_nothing_is_ended(connection: Any) -> None:
+    connection.cycle = Cycle()
+    connection.transport.closing = True
+    connection._look()
+    assert not connection.transport.aborted  # what is left may still be taken
+    connection._look()
+    assert connection.transport.aborted
