@@ -102,8 +102,6 @@ def size_command(
     kv_dtype: Annotated[str, typer.Option(help=f"One of {', '.join(KV_ELEMENT_BYTES)}.")] = "int16",
 ) -> None:
     """What a model's KV takes in the store: bytes per token and grain, and how many tokens fit."""
-    from headrace.models.deepseek_v41.config import ARCHITECTURE as V41
-
     from .flags import parse_size
     from .loading import check_model_name
     from .model_facts import model_facts
@@ -111,29 +109,34 @@ def size_command(
     check_model_name(model)
     if kv_dtype not in KV_ELEMENT_BYTES:
         raise ConfigError("kv_dtype", f"must be one of {', '.join(KV_ELEMENT_BYTES)}")
-    facts = model_facts(model)
-    if facts["architecture"] == V41:
-        raise ConfigError("model", "keeps records of its own, which no KV store takes yet")
-    _tell(sizes(facts["kv"], parse_size("store_size", store_size), kv_dtype), report)
+    _tell(sizes(model_facts(model)["kv"], parse_size("store_size", store_size), kv_dtype), report)
 
 
 def sizes(kv: dict[str, Any], store_bytes: int, kv_dtype: str) -> dict[str, Any]:
-    """From the facts of a model's KV (``model_facts``, which counts four bytes an element)."""
+    """From the facts of a model's KV (``model_facts``, which counts four bytes an element, and knows the records of a
+    model that keeps bytes of its own)."""
     from headrace.kv.keys import GRAIN
     from headrace.kv.segment import PAGE, padded
 
-    grain = {False: 0, True: 0}  # bytes of a grain, by whether the layers see a window
-    for group in kv["groups"]:
-        rows = group["bytes_per_token"] // (4 * kv["head_dim"])
-        grain[bool(group["window"])] += rows * kv_row_bytes(kv_dtype, kv["head_dim"]) * GRAIN
-    on_disk = sum(PAGE + padded(record) for record in grain.values() if record)
+    records = kv["records"] if "records" in kv else _records(kv, kv_dtype)
+    on_disk = sum(PAGE + padded(record) for record in records.values() if record)
     return {
-        "bytes_per_token": sum(grain.values()) // GRAIN,
-        "block_record_bytes": grain[False],
-        "state_record_bytes": grain[True],
+        "bytes_per_token": sum(records.values()) // GRAIN,
+        **{f"{kind}_record_bytes": size for kind, size in records.items()},
         "disk_bytes_per_grain": on_disk,
         "tokens_in_store": store_bytes // on_disk * GRAIN,
     }
+
+
+def _records(kv: dict[str, Any], kv_dtype: str) -> dict[str, int]:
+    """Bytes of a grain's records of keys and values, by their kind."""
+    from headrace.kv.keys import GRAIN
+
+    records = {"block": 0, "state": 0}
+    for group in kv["groups"]:
+        rows = group["bytes_per_token"] // (4 * kv["head_dim"])
+        records["state" if group["window"] else "block"] += rows * kv_row_bytes(kv_dtype, kv["head_dim"]) * GRAIN
+    return records
 
 
 def _tell(facts: dict[str, Any], report: ReportFlags) -> None:

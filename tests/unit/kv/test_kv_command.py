@@ -89,6 +89,8 @@ def test_sizes_of_the_default_model() -> None:
     assert sizes(kv_facts, 4 << 30, "float32")["bytes_per_token"] == 2 * 30 * 3 * 64 * 4
     assert facts["block_record_bytes"] == 128 * facts["bytes_per_token"]
     assert facts["state_record_bytes"] == 0
+    own = sizes({"records": {"block": 5000, "aux": 100, "state": 9000}}, 1 << 20, "int16")  # as DeepSeek-V4.1's
+    assert own["disk_bytes_per_grain"] == 3 * 4096 + 8192 + 4096 + 12_288
     assert facts["tokens_in_store"] == (4 << 30) // facts["disk_bytes_per_grain"] * 128
 
 
