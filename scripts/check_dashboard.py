@@ -1,10 +1,10 @@
 """The dashboard's queries against a real Prometheus that scrapes a server of ours: each must parse and find something.
 
-Not part of CI. Debian's package ``prometheus`` holds both programs; unpacked anywhere (``apt-get download prometheus &&
-dpkg-deb -x prometheus_*.deb P``), then ``python scripts/check_dashboard.py --programs P/usr/bin -- --threads 2``. Starts
-``headrace serve`` with what follows ``--`` and a tenant's file, sends it requests, lets ``promtool`` judge ``/metrics``,
-and asks Prometheus for every panel. Exits with 1 when promtool objects, a query is none, or one finds nothing that a
-server of this kind should have.
+Not part of CI. Debian's package ``prometheus`` holds both programs: ``apt-get download prometheus`` and
+``dpkg-deb -x prometheus_*.deb P``, then ``python scripts/check_dashboard.py --programs P/usr/bin -- --threads 2``.
+Starts ``headrace serve`` with what follows ``--`` and a tenant's file, sends it requests, lets ``promtool`` judge
+/metrics, and asks Prometheus for every panel. Exits with 1 when promtool objects, a query is none, or one finds nothing
+that a server of this kind should have.
 """
 
 from __future__ import annotations
@@ -104,20 +104,24 @@ def judge(tool: Path, page: bytes) -> bool:
 def run(given: argparse.Namespace, folder: Path) -> bool:
     key, tenants = new_key(), folder / "tenants.json"
     Registry([Tenant(name="acme", key_sha256=hash_key(key))]).save(tenants)
-    with local_server(["--tenants", str(tenants), "--peak-gflops", "100", *given.server]) as server:
-        with prometheus(given.programs / "prometheus", server.url.removeprefix("http://"), folder) as url:
-            end = time.monotonic() + SCRAPE_S
-            while time.monotonic() < end:
-                ask(f"{server.url}/v1/completions", {"prompt": "Once upon a time", "max_tokens": 8}, key)
-            time.sleep(2)
-            page = ask(f"{server.url}/metrics")
-            counts = [(title, expression, found(url, expression)) for title, expression in queries()]
+    options = ["--tenants", str(tenants), "--peak-gflops", "100", *given.server]
+    programs: Path = given.programs
+    with (
+        local_server(options) as server,
+        prometheus(programs / "prometheus", server.url[len("http://") :], folder) as url,
+    ):
+        end = time.monotonic() + SCRAPE_S
+        while time.monotonic() < end:
+            ask(f"{server.url}/v1/completions", {"prompt": "Once upon a time", "max_tokens": 8}, key)
+        time.sleep(2)
+        page = ask(f"{server.url}/metrics")
+        counts = [(title, expression, found(url, expression)) for title, expression in queries()]
     empty = [(title, expression) for title, expression, count in counts if not count]
     missed = [one for one in empty if not any(word in one[1] for word in OTHERS)]
     for title, expression in empty:
         print(f"{'NOTHING' if (title, expression) in missed else 'nothing here'}: {title}: {expression}")
     print(f"{len(counts)} queries, {len(counts) - len(empty)} with data")
-    return judge(given.programs / "promtool", page) and not missed
+    return judge(programs / "promtool", page) and not missed
 
 
 def main() -> int:
