@@ -12,9 +12,11 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli.kv_store import sizes
 from headrace.cli.main import build_app
+from headrace.contract.layout import KVGroup, KVKind, KVLayout
 from headrace.kv.keys import tenant_tag
 from headrace.kv.local import LocalStore
 from headrace.kv.place import DEFAULT_BYTES, default_folder, settle_capacity
+from headrace.kv.records import record_specs
 
 ROOMY = 64 << 20
 
@@ -80,10 +82,15 @@ def test_what_is_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_sizes_of_the_default_model() -> None:
-    facts = sizes({"groups": [{"window": 0, "bytes_per_token": 2 * 30 * 3 * 64 * 4}]}, 4 << 30, 2)
-    assert facts["bytes_per_token"] == 2 * 30 * 3 * 64 * 2
+    kv_facts = {"head_dim": 64, "groups": [{"window": 0, "bytes_per_token": 2 * 30 * 3 * 64 * 4}]}
+    facts = sizes(kv_facts, 4 << 30, "int16")
+    [spec] = record_specs(KVLayout(30, 3, 64, (KVGroup(KVKind.FULL, 0, tuple(range(30))),)), "int16")
+    assert facts["block_record_bytes"] == spec.bytes_per_grain
+    assert sizes(kv_facts, 4 << 30, "float32")["bytes_per_token"] == 2 * 30 * 3 * 64 * 4
     assert facts["block_record_bytes"] == 128 * facts["bytes_per_token"]
     assert facts["state_record_bytes"] == 0
+    own = sizes({"records": {"block": 5000, "aux": 100, "state": 9000}}, 1 << 20, "int16")  # as DeepSeek-V4.1's
+    assert own["disk_bytes_per_grain"] == 3 * 4096 + 8192 + 4096 + 12_288
     assert facts["tokens_in_store"] == (4 << 30) // facts["disk_bytes_per_grain"] * 128
 
 
