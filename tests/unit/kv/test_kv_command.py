@@ -94,14 +94,6 @@ def test_sizes_of_the_default_model() -> None:
     assert facts["tokens_in_store"] == (4 << 30) // facts["disk_bytes_per_grain"] * 128
 
 
-def test_sizes_of_a_model_that_keeps_records() -> None:
-    """Bytes as they are, whatever dtype is asked for."""
-    kv = {"as_stored": True, "groups": [{"window": 0, "bytes_per_token": 288}, {"window": 128, "bytes_per_token": 528}]}
-    two, four = (sizes(kv, 4 << 30, element_bytes) for element_bytes in (2, 4))
-    assert two == four
-    assert (two["block_record_bytes"], two["state_record_bytes"]) == (128 * 288, 128 * 528)
-
-
 def test_the_place_and_its_bound(tmp_path: Path) -> None:
     assert default_folder(tmp_path) == tmp_path / "kv"
     assert settle_capacity(tmp_path / "not" / "there", 123) == 123
