@@ -76,7 +76,6 @@ def _v41_facts(checkpoint: Checkpoint) -> dict[str, Any]:
             "num_kv_heads": 1,
             "head_dim": config.head_dim,
             "bytes_per_token": sum(layout.token_bytes),
-            "as_stored": True,  # records have their own formats, whatever the KV dtype
             "groups": [_described(group, bytes_) for group, bytes_ in groups],
             "records": {spec.kind.name.lower(): spec.bytes_per_grain for spec in block_specs(layout, GRAIN)},
         },
