@@ -89,9 +89,16 @@ def test_sizes_of_the_default_model() -> None:
     assert sizes(kv_facts, 4 << 30, "float32")["bytes_per_token"] == 2 * 30 * 3 * 64 * 4
     assert facts["block_record_bytes"] == 128 * facts["bytes_per_token"]
     assert facts["state_record_bytes"] == 0
-    own = sizes({"records": {"block": 5000, "aux": 100, "state": 9000}}, 1 << 20, "int16")  # as DeepSeek-V4.1's
-    assert own["disk_bytes_per_grain"] == 3 * 4096 + 8192 + 4096 + 12_288
     assert facts["tokens_in_store"] == (4 << 30) // facts["disk_bytes_per_grain"] * 128
+
+
+def test_sizes_of_a_model_that_keeps_records() -> None:
+    """Bytes as they are, whatever dtype is asked for."""
+    kv = {"head_dim": 64, "records": {"block": 5000, "aux": 100, "state": 9000}, "groups": []}
+    codes, floats = (sizes(kv, 1 << 20, kv_dtype) for kv_dtype in ("int8", "float32"))
+    assert codes == floats
+    assert (codes["block_record_bytes"], codes["aux_record_bytes"], codes["state_record_bytes"]) == (5000, 100, 9000)
+    assert codes["disk_bytes_per_grain"] == 3 * 4096 + 8192 + 4096 + 12_288
 
 
 def test_the_place_and_its_bound(tmp_path: Path) -> None:
