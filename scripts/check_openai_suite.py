@@ -64,4 +64,6 @@ def main(url: str, suite: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3 or not Path(sys.argv[2]).is_dir():
+        sys.exit(f"usage: {Path(__file__).name} URL FOLDER; FOLDER holds openai-python's source, see this file's top")
     sys.exit(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,9 +1,9 @@
 """How much a flooding tenant costs another one: its p95 time to first token beside the flood, against alone.
 
-Not part of CI. Starts ``headrace serve --tenants`` itself, with two tenants and what is given after ``--``:
-``python scripts/measure_fairness.py -- --config small-steps.toml``, where the file holds a ``token_budget`` whose steps
-stay below ``--step`` seconds. Prints one JSON object; exits with 1 when the p95 is more than twice the one alone plus
-``--step``.
+Not part of CI; needs `pip install httpx`. Starts ``headrace serve --tenants`` itself, with two tenants and what comes
+after ``--``: ``python scripts/measure_fairness.py -- --config small-steps.toml``, where the file holds a
+``token_budget`` whose steps stay below ``--step`` seconds. Prints one JSON object; exits with 1 when the p95 exceeds
+twice the one alone plus ``--step``.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
 from headrace.contract.errors import ConfigError
+from headrace.contract.extras import how_to_get, missing
 from headrace.contract.layout import KVLayout, Layout, RecordLayout
 from headrace.contract.ports import BlockMover
 from headrace.kv.client import RemoteStore
@@ -24,6 +24,7 @@ from headrace.kv.place import (
     DEFAULT_BYTES,
     MOONCAKE,
     OFF,
+    check_place,
     default_folder,
     is_address,
     is_bucket,
@@ -62,6 +63,7 @@ def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
     if votes and not named:  # while its fetch is under way a rank's votes wait for idle ranks to wake
         log.info("no KV store: in a voted group it must be named")
         return None
+    check_place(wish)
     _require_packages(wish)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
@@ -74,12 +76,12 @@ def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
 def _require_packages(wish: str) -> None:
     """Raises ConfigError for a store whose package is not here, or whose list of places cannot be used."""
     places = striped_places(wish) if is_striped(wish) else [wish]
-    if is_striped(wish) and find_spec("pyeclib") is None:
-        raise ConfigError("kv_store", f"{wish} needs pyeclib: pip install 'headrace[striped]'")
-    if is_mooncake(wish) and find_spec("mooncake") is None:
-        raise ConfigError("kv_store", f"{wish} needs mooncake: pip install 'headrace[mooncake]'")
-    if any(map(is_bucket, places)) and find_spec("obstore") is None:
-        raise ConfigError("kv_store", f"{wish} needs obstore: pip install 'headrace[s3]'")
+    if is_striped(wish) and missing("pyeclib"):
+        raise ConfigError("kv_store", f"{wish} needs pyeclib: {how_to_get('striped')}")
+    if is_mooncake(wish) and missing("mooncake"):
+        raise ConfigError("kv_store", f"{wish} needs mooncake: {how_to_get('mooncake')}")
+    if any(map(is_bucket, places)) and missing("obstore"):
+        raise ConfigError("kv_store", f"{wish} needs obstore: {how_to_get('s3')}")
 
 
 def open_connector(

@@ -107,7 +107,8 @@ def rank_config(config: EngineConfig, size: int) -> EngineConfig:
     """An even share of threads and KV memory. Raises ConfigError when there are fewer threads than ranks."""
     threads = config.runtime.num_threads or env.num_threads() or usable_processors()
     if threads < size:
-        raise ConfigError("tensor_parallel_size", f"{size} ranks cannot share {threads} threads: each needs one")
+        words = f"{size} ranks cannot share {threads} threads: each needs one. Use at most {threads}, or "
+        raise ConfigError("tensor_parallel_size", f"{words}num_threads (--threads) {size}")
     cache = config.cache
     memory = None if cache.kv_memory is None else max(1, cache.kv_memory // size)
     fraction = cache.kv_memory_fraction / size

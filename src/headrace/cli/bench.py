@@ -13,10 +13,13 @@ from headrace.contract.errors import ConfigError
 
 from .bench_delivery import (
     BenchFlags,
-    Count,
     Counts,
+    Prompt,
     Repeats,
+    Requests,
+    Shared,
     TableFlags,
+    Tokens,
     check_delivery,
     deliver,
     parse_counts,
@@ -121,10 +124,10 @@ def offline(
 def prefix(
     engine: EngineFlags,
     flags: BenchFlags,
-    requests: Count = 32,
-    shared: Count = 1024,
-    length: Count = 32,
-    tokens: Count = 32,
+    requests: Requests = 32,
+    shared: Shared = 1024,
+    length: Prompt = 32,
+    tokens: Tokens = 32,
     repeats: Repeats = 3,
 ) -> None:
     """Output tokens per second of requests whose prompts begin alike."""

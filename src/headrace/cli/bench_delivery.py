@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
 
 Repeats = Annotated[int, typer.Option(min=1, max=1000, help="Measured runs; the table shows their median.")]
-Count = Annotated[int, typer.Option(min=1, help="Requests, or tokens of each.")]
+Requests = Annotated[int, typer.Option(min=1, help="How many requests.")]
+Prompt = Annotated[int, typer.Option(min=1, help="Tokens of each prompt that are its own.")]
+Shared = Annotated[int, typer.Option(min=1, help="Tokens with which all prompts begin.")]
+Tokens = Annotated[int, typer.Option(min=1, help="Tokens to generate for each request.")]
 Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
 MAX_COUNT = 1 << 20
 
@@ -71,7 +74,7 @@ def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
 
 def report(
     run: Callable[[], Report], flags: BenchFlags, tables: TableFlags = NO_TABLE, *, bench: str | None = None
-) -> None:
+) -> Report:
     """Checks where results go, measures, and delivers. ``bench`` names what the tables are of. Raises ConfigError
     before any work."""
     from headrace.lab.bench.plot import save_plot
@@ -84,6 +87,7 @@ def report(
     if flags.plot is not None:
         save_plot(result, flags.plot)
     deliver(result.plain(), flags, lambda: show(result))
+    return result
 
 
 def check_delivery(flags: BenchFlags) -> None:

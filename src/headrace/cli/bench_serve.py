@@ -9,12 +9,19 @@ import typer
 
 from headrace.contract.errors import ConfigError
 
-from .bench_delivery import BenchFlags, Count, report
+from .bench_delivery import BenchFlags, report
 from .flags import flagged
 
 Milliseconds = Annotated[float | None, typer.Option(min=0.001, help="Limit in ms that a good request keeps.")]
 Rate = Annotated[float | None, typer.Option(min=0.001, max=1e5, help="Requests a second, at Poisson times.")]
-Concurrency = Annotated[int | None, typer.Option(min=1, max=10_000, help="Requests at once; the next when one ends.")]
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=10_000,
+        help="Requests at once; the next when one ends. With --rate or --trace: at most so many, later ones wait.",
+    ),
+]
 TraceFile = Annotated[Path | None, typer.Option(help="Recorded times and lengths: .jsonl or .csv.")]
 Speed = Annotated[float, typer.Option(min=0.001, help="How much faster than the trace.")]
 MaxId = Annotated[int, typer.Option(min=2, help="Prompts are ids below this; the model must have them.")]
@@ -26,9 +33,9 @@ def bench_serve_command(
     url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
     model: Annotated[str | None, typer.Option(help="Default: the first one it serves.")] = None,
     key: Annotated[str | None, typer.Option(help="API key.")] = None,
-    requests: Count = 64,
-    length: Count = 128,
-    tokens: Count = 64,
+    requests: Annotated[int, typer.Option(min=1, help="How many; of a trace, at most.")] = 64,
+    length: Annotated[int, typer.Option(min=1, help="Tokens of each drawn prompt.")] = 128,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate; of a trace, at most.")] = 64,
     rate: Rate = None,
     concurrency: Concurrency = None,
     trace: TraceFile = None,
@@ -57,4 +64,6 @@ def bench_serve_command(
         concurrency = concurrency or (None if rate else 8)
     slo = Slo(*(None if limit is None else limit / 1000 for limit in (slo_ttft, slo_tpot, slo_e2e)))
     target = Target(url.rstrip("/"), model, key, timeout)
-    report(lambda: bench_serve(target, load, concurrency, slo), flags)
+    result = report(lambda: bench_serve(target, load, concurrency, slo), flags)
+    if result.settings["answered"] == 0:
+        raise typer.Exit(1)  # the table says why

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ import typer
 
 from headrace.config import EngineConfig, SchedulerConfig
 from headrace.contract.errors import ConfigError
+from headrace.contract.extras import how_to_get, missing
 
 from .console import print_json, to_stderr
 from .flags import EngineFlags, ReportFlags, flagged, parse_size
@@ -55,6 +57,10 @@ Profile = Annotated[bool, typer.Option("--profile", help="Serve POST /debug/prof
 Peak = Annotated[float, typer.Option(min=0, help="Peak GFLOP/s of this machine, for the MFU of dashboards.")]
 EncoderModel = Annotated[str | None, typer.Option(help="An encoder to serve at /v1/embeddings beside the model.")]
 Vllm = Annotated[bool, typer.Option("--vllm-metrics", help="Export metrics under vLLM's names as well.")]
+
+
+SMALLEST_BODY = 1024
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 @flagged
@@ -100,12 +106,14 @@ def serve(
     parsers = ParserChoice(tool_parser, reasoning_parser)
     parsers.check()
     check_codec(codec)
-    if (tls_cert is None) != (tls_key is None):
-        raise ConfigError("tls_key", "a certificate and its key go together")
+    check_tls(tls_cert, tls_key)
+    check_words(served_model_name or [], cors_origin or [])
+    if usage_db is not None and tenants is None:
+        raise ConfigError("usage_db", "is of use only with --tenants")
     limits = HostLimits(
         max_open=min(max_open, config.scheduler.max_waiting),
         keep_alive_s=keep_alive,
-        max_body_bytes=parse_size("max_body", max_body),
+        max_body_bytes=_at_least("max_body", parse_size("max_body", max_body), SMALLEST_BODY),
         peak_flops=peak_gflops * 1e9,
     )
     cert, key = (None if path is None else str(path) for path in (tls_cert, tls_key))
@@ -138,9 +146,34 @@ def serve(
 
 def check_extra() -> None:
     """The server's packages are an extra: says how to get them."""
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
-    if missing:
-        raise ConfigError("serve", f"needs {', '.join(missing)}: pip install 'headrace[serve]'")
+    if absent := missing("fastapi", "uvicorn", "prometheus_client"):
+        raise ConfigError("serve", f"needs {', '.join(absent)}: `make serve`, or {how_to_get('serve')}")
+
+
+def check_tls(cert: Path | None, key: Path | None) -> None:
+    """Raises ConfigError unless both or none are given, and they are a certificate and its key."""
+    if (cert is None) != (key is None):
+        raise ConfigError("tls_key", "a certificate and its key go together")
+    if cert is not None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+        except (ssl.SSLError, OSError) as error:
+            raise ConfigError("tls_cert", f"{cert} and {key} are no certificate and its key in PEM: {error}") from error
+
+
+def check_words(names: list[str], origins: list[str]) -> None:
+    """Raises ConfigError for a name that no client could send, and for an origin that no browser has."""
+    if not all(name.strip() for name in names):
+        raise ConfigError("served_model_name", "must not be empty")
+    for origin in origins:
+        if origin != "*" and not ORIGIN.fullmatch(origin):
+            raise ConfigError("cors_origin", f"must be * or like https://example.org:8443, got {origin!r}")
+
+
+def _at_least(field: str, size: int, least: int) -> int:
+    if size < least:
+        raise ConfigError(field, f"must be at least {least} bytes, got {size}")
+    return size
 
 
 def check_codec(name: str) -> None:

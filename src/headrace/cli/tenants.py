@@ -25,15 +25,17 @@ FILE = Path("tenants.json")
 
 def tenants_app() -> typer.Typer:
     """The group of commands about tenants."""
-    app = typer.Typer(no_args_is_help=True, help="Add and list the tenants of a server.")
+    app = typer.Typer(no_args_is_help=True, help="The tenants of a server: add, list, remove, give a new key.")
     app.callback()(_group)
     app.command("add", cls=GuardedCommand)(add)
     app.command("list", cls=GuardedCommand)(list_command)
+    app.command("remove", cls=GuardedCommand)(remove)
+    app.command("rekey", cls=GuardedCommand)(rekey)
     return app
 
 
 def _group() -> None:
-    """Add and list the tenants of a server."""
+    """The tenants of a server. A running server reads their file when it starts."""
 
 
 @flagged
@@ -61,6 +63,30 @@ def add(
     with changing(file):
         known = Registry.load(file) if file.exists() else Registry([])
         known.with_new(tenant).save(file)
+    _tell_key(report, name, key, file)
+
+
+@flagged
+def remove(report: ReportFlags, name: Name, file: File = FILE) -> None:
+    """Take a tenant out of the file; its usage is kept. A running server must be restarted."""
+    with changing(file):
+        Registry.load(file).without(name).save(file)
+    if report.as_json:
+        print_json({"name": name, "file": str(file)})
+        return
+    to_stderr(f"{name} is no longer in {file}")
+
+
+@flagged
+def rekey(report: ReportFlags, name: Name, file: File = FILE) -> None:
+    """Give a tenant a new key; the old one ends when the server is restarted."""
+    key = new_key()
+    with changing(file):
+        Registry.load(file).with_key(name, key).save(file)
+    _tell_key(report, name, key, file)
+
+
+def _tell_key(report: ReportFlags, name: str, key: str, file: Path) -> None:
     if report.as_json:
         print_json({"name": name, "key": key, "file": str(file)})
         return

@@ -9,10 +9,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from headrace.contract.errors import InvalidRequest
+from headrace.contract.errors import ConfigError, InvalidRequest
+from headrace.contract.extras import how_to_get, missing
 from headrace.contract.request import StructuredOutputs
 
 from .mask import WordArray, empty_words
@@ -34,8 +34,8 @@ class Backend:
     """A compiler for one vocabulary. ``cache_bytes`` 0 keeps nothing. Safe to share between threads."""
 
     def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
-        if find_spec("xgrammar") is None:
-            raise InvalidRequest("structured_outputs", "needs the grammar extra: pip install 'headrace[grammar]'")
+        if missing("xgrammar"):
+            raise ConfigError("structured outputs", f"need the grammar extra: {how_to_get('grammar')}")
         import xgrammar
 
         self._xgrammar = xgrammar

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from headrace.contract.errors import StoreError
+from headrace.contract.extras import how_to_get
 
 from .ages import CHAT
 from .backend import Name, match_along
@@ -223,7 +224,7 @@ def open_bucket(url: str) -> Any:
     try:
         from obstore.store import S3Store
     except ImportError as error:
-        raise StoreError(url, "needs obstore: pip install 'headrace[s3]'") from error
+        raise StoreError(url, f"needs obstore: {how_to_get('s3')}") from error
     from datetime import timedelta
 
     timeout = timedelta(seconds=REQUEST_TIMEOUT_S)

@@ -38,6 +38,16 @@ def is_striped(where: str) -> bool:
     return where.startswith(STRIPED)
 
 
+def check_place(where: str) -> None:
+    """Raises ConfigError for what looks like an address but is none that is known: nobody means a folder by it."""
+    scheme, found, _ = where.partition("://")
+    known = (*SCHEMES, *BUCKETS, MOONCAKE)
+    if found and f"{scheme}://" not in known:
+        raise ConfigError("kv_store", f"{where!r}: must be a folder, {', '.join(known)} or {STRIPED}FILE")
+    if not found and "//" in where and not where.startswith(("/", "~", ".")):
+        raise ConfigError("kv_store", f"{where!r} is no folder; an address begins with {' or '.join(known)}")
+
+
 def striped_places(where: str) -> list[str]:
     """The twelve places of ``striped:FILE``: folders and buckets, one a line; what follows a # is a comment.
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from headrace.contract.errors import StoreError
+from headrace.contract.extras import how_to_get
 from headrace.contract.ports import Bytes
 
 from .segment import checksum
@@ -55,7 +56,7 @@ class Code:
         try:
             from pyeclib.ec_iface import ECDriver
         except ImportError as error:
-            raise StoreError("striped", "needs pyeclib: pip install 'headrace[striped]'") from error
+            raise StoreError("striped", f"needs pyeclib: {how_to_get('striped')}") from error
         try:
             self._driver: Any = ECDriver(k=DATA, m=PARITY, ec_type=CODE)
         except Exception as error:  # pyeclib's errors share no base

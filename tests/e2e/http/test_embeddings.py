@@ -97,3 +97,16 @@ def test_it_comes_back_after_its_process_died(
 
 def test_without_an_encoder_there_is_no_route(scripted: Running) -> None:
     assert scripted.post(ROUTE, {"input": "a"}).status_code == 404
+
+
+def test_a_route_that_a_flag_adds_says_so(scripted: Running) -> None:
+    for path, flag in (("/v1/embeddings", "--embedding-model"), ("/debug/profile", "--profile")):
+        assert flag in scripted.post(path, {}).json()["error"]["message"]
+
+
+def test_a_model_asked_for_the_other_kind_of_work_is_told(served: tuple[Running, EmbeddingProcess]) -> None:
+    server, _ = served
+    answer = server.post("/v1/completions", {"prompt": "a", "model": "enc"})
+    assert (answer.status_code, "only makes embeddings" in answer.json()["error"]["message"]) == (404, True)
+    answer = server.post(ROUTE, {"input": "a", "model": server.host.names[0]})
+    assert (answer.status_code, "makes no embeddings" in answer.json()["error"]["message"]) == (404, True)

@@ -51,3 +51,28 @@ def test_a_change_that_hangs_is_not_waited_for_for_ever(tmp_path: Path) -> None:
     file = tmp_path / "tenants.json"
     with changing(file), pytest.raises(ConfigError, match="another program"), changing(file, 0.0):
         pass
+
+
+def test_a_tenant_gets_a_new_key_or_goes_and_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.json"
+    first, other = (
+        json.loads(run("add", name, "-f", str(file), "--weight", "2", "--json"))["key"] for name in ("acme", "root")
+    )
+    second = json.loads(run("rekey", "acme", "-f", str(file), "--json"))["key"]
+    known = Registry.load(file)
+    assert known.find(first) is None
+    renewed, kept = known.find(second), known.find(other)
+    assert renewed is not None
+    assert kept is not None
+    assert (renewed.name, renewed.weight, kept.name) == ("acme", 2, "root")
+    run("remove", "acme", "-f", str(file))
+    assert [one.name for one in Registry.load(file).tenants] == ["root"]
+    for command in ("remove", "rekey"):
+        refused = CliRunner().invoke(tenants_app(), [command, "acme", "-f", str(file)])
+        assert refused.exit_code == 2
+        assert "root" in refused.output
+
+
+def test_a_file_that_is_not_there_says_what_makes_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="headrace tenants add"):
+        Registry.load(tmp_path / "tenants.json")

@@ -31,9 +31,10 @@ from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
 from .request_log import RequestLog
-from .tenants import Guarded, accounting, tenant_of, tenant_routes
+from .tenants import Guarded, accounting, admit, tenant_routes
 
 log = logging.getLogger("headrace.serve")
+SWITCHED = {"/admin/tenants": "--tenants", "/v1/embeddings": "--embedding-model", "/debug/profile": "--profile"}
 OPERATIONS = {"cmpl-": "text_completion"}  # the others are chats
 
 Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
@@ -64,7 +65,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
             await asyncio.to_thread(settings.embeddings.process.close)
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
-    encoder = None if settings.embeddings is None else settings.embeddings.name
+    encoder = host.encoder = None if settings.embeddings is None else settings.embeddings.name
     app.include_router(plain_routes(host, settings.vllm_metrics, encoder))
     app.include_router(page_routes(host))
     if settings.embeddings is not None:
@@ -102,6 +103,7 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens(request: Request) -> Response:
+        admit(host.tenancy, request)
         body = await host.intake.read(request, CountBody)
         host.check_model(body.model)
         ids = await host.intake.work(request, messages_ids, host, body)
@@ -121,9 +123,7 @@ async def answer(
 ) -> Response:
     """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
     host.check_room()
-    tenant = tenant_of(request)
-    if host.tenancy is not None and tenant is not None:
-        host.tenancy.admit_request(tenant)
+    tenant = admit(host.tenancy, request)
     body = await host.intake.read(request, schema)
     host.check_model(body.model)
     request_id = new_id(prefix)
@@ -147,7 +147,9 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def routing(request: Request, error: HTTPException) -> Response:
-        words = {404: f"there is no route {request.url.path}", 405: f"{request.method} is not for {request.url.path}"}
+        path = request.url.path
+        switch = f"; `headrace serve {SWITCHED[path]}` would add it" if path in SWITCHED else ""
+        words = {404: f"there is no route {path}{switch}", 405: f"{request.method} is not for {path}"}
         return _refusal(request, HttpError(error.status_code, words.get(error.status_code, str(error.detail))))
 
     @app.exception_handler(Exception)

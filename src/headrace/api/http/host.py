@@ -67,6 +67,7 @@ class EngineHost:
         if codec != "template":
             self._check_codec()
         self.names = tuple(names)
+        self.encoder: str | None = None  # the model that makes embeddings here, if there is one
         self.limits = limits or HostLimits()
         self.intake = Intake(self.limits.max_body_bytes, self.limits.write_timeout_s)
         self.metrics = Metrics()
@@ -102,7 +103,8 @@ class EngineHost:
     def check_model(self, name: str | None) -> None:
         """None means whatever is served."""
         if name is not None and name not in self.names:
-            words = f"the model {name!r} does not exist; served here: {', '.join(self.names)}"
+            fault = "only makes embeddings" if name == self.encoder else "does not exist"
+            words = f"the model {name!r} {fault}; served here: {', '.join(self.names)}"
             raise HttpError(404, words, field="model", code="model_not_found")
 
     def check_open(self) -> None:

@@ -50,7 +50,8 @@ def listen(settings: ServerSettings) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
-        raise ConfigError("port", f"cannot listen on {settings.host} port {settings.port}: {error}") from error
+        words = f"cannot listen on {settings.host} port {settings.port}: {error}; --port 0 takes a free one"
+        raise ConfigError("port", words) from error
     return bound
 
 

@@ -10,10 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
 from headrace.contract.errors import ConfigError
+from headrace.contract.extras import how_to_get, missing
 
 from .arrivals import Arrival, Finished
 
@@ -61,8 +61,8 @@ def flush(provider: Any) -> None:
 
 
 def _provider(endpoint: str) -> Any:
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter.otlp.proto.http") is None:
-        raise ConfigError("otlp_endpoint", "needs the otel extra: pip install 'headrace[otel]'")
+    if missing("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
+        raise ConfigError("otlp_endpoint", f"needs the otel extra: {how_to_get('otel')}")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

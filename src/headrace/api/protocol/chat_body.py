@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import SamplingParams
+from headrace.contract.request import MAX_TOP_LOGPROBS, SamplingParams
 
 from ..pictures import NamedPicture
 from ..text.chat import HOLDER
@@ -66,6 +66,8 @@ class ChatBody(SamplingBody, kw_only=True):
         fields["max_tokens"] = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs", "needs logprobs to be true")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise InvalidRequest("top_logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}")
         if self.logprobs:
             fields["logprobs"] = self.top_logprobs or 0
         fields["structured_outputs"] = structure(self.response_format, self.structured_outputs)

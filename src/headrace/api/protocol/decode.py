@@ -18,6 +18,8 @@ TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
 NAMED = re.compile(r"(?:unknown field|missing required field) `(?P<name>[^`]+)`")
 
+GUIDED = re.compile(r"guided_(?P<kind>json|regex|choice|grammar)")
+
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 
@@ -70,6 +72,12 @@ def _named(message: str) -> _Named:
     path = place["path"].lstrip(".") if place else ""
     words = message[: place.start()] if place else message
     if name := NAMED.search(words):
-        kind = "unknown field" if "unknown" in words else "is required"
+        kind = f"unknown field{_elsewhere(name['name'])}" if "unknown" in words else "is required"
         return _Named(".".join(part for part in (path, name["name"]) if part), kind)
     return _Named(path or "body", words[0].lower() + words[1:])
+
+
+def _elsewhere(name: str) -> str:
+    """Where this server has what another one has under the name."""
+    kind = GUIDED.fullmatch(name)
+    return f"; this server has it as structured_outputs.{kind['kind']}" if kind else ""

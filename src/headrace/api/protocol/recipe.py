@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from headrace.contract.errors import ConfigError, InvalidRequest
+from headrace.contract.extras import how_to_get
 from headrace.contract.request import SamplingParams
 
 from ..text.tokenizer import Tokenizer
@@ -29,7 +30,7 @@ def load_recipe() -> Any:
     try:
         return import_module("deepseek_recipe")
     except ImportError as error:
-        words = f"recipe needs deepseek-recipe: pip install 'headrace[deepseek]' ({error})"
+        words = f"recipe needs deepseek-recipe ({error}): {how_to_get('deepseek')}"
         raise ConfigError("codec", words) from error
 
 
@@ -42,7 +43,10 @@ class RecipeCodec:
         spelled = {name: getattr(self._recipe.SpecialToken, name).default_str() for name in NEEDED}
         ids = {name: tokenizer.added_id(spelling) for name, spelling in spelled.items()}
         if missing := [spelled[name] for name, index in ids.items() if index is None]:
-            words = f"recipe is for the DeepSeek-V4.1 family: the vocabulary lacks {', '.join(missing)}"
+            words = (
+                "recipe is for DeepSeek-V4.1's own vocabulary (v41-mini has a small one of its own: use template); this"
+                f" one lacks {', '.join(missing)}"
+            )
             raise ConfigError("codec", words)
         self._ids = {name: index for name, index in ids.items() if index is not None}
         self._decoder = self._recipe.Tokenizer.from_str(tokenizer.as_json())

@@ -30,7 +30,8 @@ def from_format(value: dict[str, Any], field: str) -> StructuredOutputs | None:
     inner = value.get("json_schema", value)
     schema = inner.get("schema") if isinstance(inner, dict) else None
     if not isinstance(schema, dict | bool):
-        where = f"{field}.json_schema.schema" if "json_schema" in value else f"{field}.schema"
+        nested = "json_schema" in value or field == "response_format"  # as Chat spells it; Responses keeps it flat
+        where = f"{field}.json_schema.schema" if nested else f"{field}.schema"
         raise InvalidRequest(where, "must be a JSON schema")
     return StructuredOutputs(json=schema, field=field)
 

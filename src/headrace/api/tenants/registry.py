@@ -108,7 +108,8 @@ class Registry:
         try:
             return cls(msgspec.json.decode(read_small(path), type=TenantsFile).tenants)
         except OSError as error:
-            raise ConfigError("tenants", f"{path}: {error.strerror or error}") from error
+            hint = f"; `headrace tenants add NAME --file {path}` makes it" if not path.exists() else ""
+            raise ConfigError("tenants", f"{path}: {error.strerror or error}{hint}") from error
         except msgspec.DecodeError as error:
             raise ConfigError("tenants", f"{path}: {error}") from error
 
@@ -138,3 +139,20 @@ class Registry:
         if any(known.name == tenant.name for known in self.tenants):
             raise ConfigError("tenants", f"{tenant.name} is there already")
         return Registry([*self.tenants, tenant])
+
+    def without(self, name: str) -> Registry:
+        """Raises ConfigError when there is no such tenant."""
+        rest = [tenant for tenant in self.tenants if tenant.name != name]
+        if len(rest) == len(self.tenants):
+            names = ", ".join(tenant.name for tenant in self.tenants)
+            raise ConfigError("tenants", f"there is no {name}; there are: {names or 'none'}")
+        return Registry(rest)
+
+    def with_key(self, name: str, key: str) -> Registry:
+        """The tenant has this key instead of its old one. Raises ConfigError when there is no such tenant."""
+        self.without(name)
+        renewed = [
+            msgspec.structs.replace(tenant, key_sha256=hash_key(key)) if tenant.name == name else tenant
+            for tenant in self.tenants
+        ]
+        return Registry(renewed)

@@ -93,7 +93,8 @@ class Trace:
                     try:
                         found = _csv_row(row) if self.path.suffix == ".csv" else _json_row(row)
                     except (ValueError, KeyError, TypeError) as error:
-                        raise ConfigError("trace", f"{self.path}, request {number}: {error!r}") from error
+                        what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+                        raise ConfigError("trace", f"{self.path}, request {number} is none: {what}") from error
                     if min(found[1], found[2]) >= 1:
                         yield found
         except OSError as error:

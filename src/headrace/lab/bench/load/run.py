@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from time import perf_counter
+from typing import Any
 
 from headrace.contract.errors import ConfigError
 
@@ -39,8 +40,16 @@ async def _bench(
     began = perf_counter()
     outcomes, late_s = await send(target, shots, concurrency)
     elapsed_s = perf_counter() - began
-    settings = {"url": target.url, "model": target.model, "concurrency": concurrency or "open", "load": _words(load)}
-    report = Report("serve", settings | {"slo": asdict(slo), "latest_send_s": round(late_s, 4)})
+    settings: dict[str, Any] = {
+        "url": target.url,
+        "model": target.model,
+        "concurrency": concurrency or "open",
+        "load": _words(load, len(shots)),
+        "slo": asdict(slo),
+        "latest_send_s": round(late_s, 4),
+        "answered": sum(one.error is None for one in outcomes),
+    }
+    report = Report("serve", settings)
     fill(report, outcomes, elapsed_s, slo)
     return report.finish()
 
@@ -102,8 +111,8 @@ def _distribution(name: str, values: Sequence[float]) -> Curve:
     return Curve(f"{name}, share of requests" if name == "TTFT" else f"{name}, share of tokens", "ms", "share", points)
 
 
-def _words(load: Synthetic | Trace) -> str:
+def _words(load: Synthetic | Trace, count: int) -> str:
     if isinstance(load, Trace):
-        return f"{load.count} requests of {load.path.name} at {load.speed:g} times its speed"
+        return f"{count} requests of {load.path.name} at {load.speed:g} times its speed"
     when = f"{load.rate:g} a second" if load.rate else "as places become free"
     return f"{load.count} requests of {load.length} tokens, {load.max_tokens} to generate, {when}"

@@ -1,0 +1,50 @@
+"""``headrace serve`` refuses what could never work before it loads anything, and says what would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.serve import check_tls, check_words
+from headrace.contract.errors import ConfigError
+from headrace.contract.extras import how_to_get, missing
+from headrace.kv.place import check_place
+
+
+def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "cert.pem"
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match=r"tls_cert: .*cert\.pem"):
+        check_tls(file, file)
+    with pytest.raises(ConfigError, match="go together"):
+        check_tls(file, None)
+
+
+@pytest.mark.parametrize("origin", ["foo", "https://", "https://a/b", ""])
+def test_an_origin_that_no_browser_has_is_refused(origin: str) -> None:
+    check_words(["a"], ["*", "https://example.org:8443", "http://localhost"])
+    with pytest.raises(ConfigError, match="cors_origin"):
+        check_words([], [origin])
+
+
+def test_an_empty_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="served_model_name"):
+        check_words(["a", " "], [])
+
+
+@pytest.mark.parametrize("place", ["ftp://x", "redis://h:1", "S3://bucket", "s3//bucket", "tcp//h"])
+def test_a_store_of_an_unknown_kind_makes_no_folder(place: str) -> None:
+    with pytest.raises(ConfigError, match="kv_store"):
+        check_place(place)
+
+
+@pytest.mark.parametrize("place", ["/var//kv", "kv", "~/kv", "tcp://h:1", "s3://b/p", "striped:f", "mooncake://h:1"])
+def test_a_store_that_can_be_one_passes(place: str) -> None:
+    check_place(place)
+
+
+def test_a_missing_package_is_found_at_any_depth() -> None:
+    assert missing("json", "os.path") == []
+    assert missing("json.nothing.here", "no_such_package.at.all") == ["json.nothing.here", "no_such_package.at.all"]
+    assert "[otel]" in how_to_get("otel")
