@@ -6,9 +6,9 @@ Per number of tokens one prompt of random ids, then some more ids fed one by one
 value of ``keep``: rows that decoder layers computed, the share of all layers' rows that were, user time of the prompt
 against that of computing everything (which runs before, and up to 4096 tokens after, too), the largest logit difference
 at the prompt's end, and the perplexity of the ids that follow, as a ratio.
-``--model dummy:config.json`` measures a shape. Every run is told on stderr as it ends; lines of the table come with
-their length, and ``--table`` writes them into a document, between its markers, after each length: what was measured
-stays if a later length is stopped.
+``--model dummy:config.json`` measures a shape, ``--wide`` a larger one of the tiny checkpoint's kind. Every run is told
+on stderr as it ends; lines of the table come with their length, and ``--table`` writes them into a document, between
+its markers, after each length: what was measured stays if a later length is stopped.
 """
 
 from __future__ import annotations
@@ -35,10 +35,28 @@ from headrace.models.deepseek_v41.truncation import BACKTRACKING, COMPACT, OFF, 
 from headrace.models.registry import load_model
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
+from headrace.models.weights.dummy import DummyCheckpoint
 from headrace.worker.kv_tensors import allocate_kv
 
 BLOCK = 128
 MARKER = "v41 truncation"
+WIDE = {
+    "hidden_size": 512,
+    "num_attention_heads": 16,
+    "q_lora_rank": 128,
+    "o_lora_rank": 64,
+    "o_groups": 4,
+    "moe_intermediate_size": 256,
+    "n_routed_experts": 16,
+    "index_topk": 64,
+    "num_hidden_layers": 12,
+    "compress_ratios": [0, 2, 2, 2, 2, 2] + [1] * 6 + [0, 0],
+    "kv_source_layer_ids": [1, 3, 6],
+    "index_source_layer_ids": [1, 3, 6, 9],
+    "candidate_source_layer_id": 6,
+    "engram_layer_ids": [1, 3],
+    "dspark_target_layer_ids": [9, 10, 11],
+}
 FOLLOWING = 16
 CHUNK = 512
 TWICE = 4096  # tokens: longer prompts take minutes, in which a moment of disturbance counts for little
@@ -147,14 +165,15 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokens", default="2048")
     parser.add_argument("--keep", default="")
+    parser.add_argument("--wide", action="store_true", help="a larger shape of the same kind, with dummy weights")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", type=Path, help="document to write the table into")
     args = parser.parse_args()
     if args.table is not None:
-        check_text(args.table, MARKER)
+        check_text(args.table, marker_of(args))
     torch.set_num_threads(1)
     source = resolve_model(args.model, offline=True)
-    model = load(source)
+    model = load(source, wide=args.wide)
     lengths = [int(n) for n in args.tokens.split(",")]
     least, exact = model.config.window + BACKTRACKING, exact_keep(model.config)
     keeps = [int(k) for k in args.keep.split(",") if k] or [least, exact]
@@ -163,14 +182,23 @@ def main() -> None:
     with torch.inference_mode():
         for tokens in lengths:
             rows += compare(model, tokens, keeps)
-            tell(rows, len(keeps), args, f"{describe(machine_facts())}; model {source.name}")
+            tell(
+                rows,
+                len(keeps),
+                args,
+                f"{describe(machine_facts())}; model {source.name}{', wider, dummy weights' if args.wide else ''}",
+            )
     if args.json:
         print(json.dumps([asdict(row) for row in rows]))
 
 
-def load(source: ModelSource) -> V41Model:
-    checkpoint = open_checkpoint(Path(source.path), dummy_seed=0 if source.dummy else None)
+def load(source: ModelSource, *, wide: bool) -> V41Model:
+    checkpoint = open_checkpoint(Path(source.path), dummy_seed=0 if source.dummy or wide else None)
     token_map = token_map_of(open_tokenizer(source))
+    if wide:
+        kept = {k: v for k, v in checkpoint.config["text_config"].items() if k != "engram_num_embeddings"}
+        config = {**checkpoint.config, "text_config": {**kept, **WIDE}}
+        checkpoint, token_map = DummyCheckpoint(f"{source.name}, wider", config, seed=0), None
     model = load_model(checkpoint, resolve_ops("cpu", strict=True), exact=True, token_map=token_map)
     assert isinstance(model, V41Model), "this script is about DeepSeek-V4.1"
     return model
@@ -184,13 +212,17 @@ def check(model: V41Model, lengths: list[int], keeps: list[int]) -> None:
         raise ConfigError("tokens", f"{max(lengths)} and {FOLLOWING} more exceed {model.max_positions} positions")
 
 
+def marker_of(args: argparse.Namespace) -> str:
+    return f"{MARKER}, wide" if args.wide else MARKER
+
+
 def tell(rows: list[Row], latest: int, args: argparse.Namespace, measured: str) -> None:
     """The rows of a length that has just ended, and all so far into the document."""
     if not args.json:
         lines = table(rows).splitlines()
         print("\n".join(lines[-latest:] if len(rows) > latest else lines), flush=True)
     if args.table is not None:
-        insert_text(args.table, MARKER, f"Measured on: {measured}.\n\n{table(rows)}\n")
+        insert_text(args.table, marker_of(args), f"Measured on: {measured}.\n\n{table(rows)}\n")
 
 
 def table(rows: list[Row]) -> str:

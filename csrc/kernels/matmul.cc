@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kItemsPerThread = 4;  // enough that a thread that is late costs little
 constexpr std::int64_t kMostPanels = 16;     // of one item
-constexpr std::int64_t kWorthwhile = 16384;  // values of rows to make for which waking a thread pays
+constexpr std::int64_t kWorthwhile = 4096;   // values of rows to make for which waking a thread pays
 
 // The calling thread's own memory, one for each use, grown as needed and kept: contents are undefined.
 enum class Use { kActivations, kRows, kRow, kOutputs, kTops };

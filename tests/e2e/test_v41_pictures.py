@@ -3,6 +3,7 @@ that differ never meet in a cache; a model without eyes says so."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from v41_data import VARIANTS, folder, model
 
 from headrace import LLM, SamplingParams
 from headrace.api.pictures import expand
-from headrace.contract.errors import InvalidRequest
+from headrace.contract.errors import ConfigError, InvalidRequest
+from headrace.models.sources import resolve_model
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "kv_memory": 64 << 20, "block_size": 8}
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0)
@@ -103,3 +105,14 @@ def test_a_model_without_eyes_refuses_pictures(tmp_path: Path) -> None:
         pytest.raises(InvalidRequest, match="no eyes"),
     ):
         llm.generate({"prompt_token_ids": [1, 2], "images": [noise(1)]})
+
+
+def test_the_tokenizer_must_mean_the_same_token(tmp_path: Path) -> None:
+    source = Path(resolve_model("v41-mini", offline=True).path)
+    for file in source.iterdir():
+        if file.name != "config.json":
+            (tmp_path / file.name).symlink_to(file)
+    config = json.loads((source / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"image_token_id": 2045}))
+    with pytest.raises(ConfigError, match=r"^image_token_id: 2045, but the tokenizer has 2046"):
+        LLM(str(tmp_path), kv_memory=32 << 20)

@@ -1,7 +1,11 @@
-"""A prompt engine and a completion engine that hand sequences over, over FakeWorkers: outputs, ends, bounds, deaths."""
+"""A prompt engine and a completion engine that hand sequences over, over FakeWorkers: outputs, ends, bounds, deaths.
+
+``HEADRACE_TEST_HAND_OVERS``: how many requests are run beside random aborts.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -25,6 +29,7 @@ from headrace.obs.recording import read_recording
 from headrace.worker.fake import FakeWorker, rolling_token
 
 DEADLINE_S = 30.0
+HAND_OVERS = int(os.environ.get("HEADRACE_TEST_HAND_OVERS", "120"))
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
@@ -238,7 +243,7 @@ def test_a_pair_on_threads_serves_and_random_aborts_leave_nothing_behind() -> No
     engines = engine_of("prompt", port), engine_of("completion", port, num_blocks=300)
     client = PairClient(*engines, port)
     turns, deltas, wanted, aborted = Turns(client, 1000), [], {}, set()
-    for i in range(120):
+    for i in range(HAND_OVERS):
         prompt = [random.randrange(9) for _ in range(random.randint(1, 40))]
         wanted[f"r{i}"] = expected(prompt, n := random.randint(1, 12))
         turns.submit(ask(f"r{i}", prompt, n))

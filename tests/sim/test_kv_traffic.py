@@ -12,15 +12,20 @@ import numpy as np
 import pytest
 from harness import Outcome, request
 from kv_engines import FaultyMover, engine_with_store, long_tiny, serve
+from msgspec import structs
 
 from headrace.contract.errors import StoreError
+from headrace.contract.picture import Picture
+from headrace.kv import reclaim
 from headrace.kv.client import RemoteStore
+from headrace.kv.keys import tenant_tag
 from headrace.kv.local import LocalStore
 from headrace.kv.server import StoreServer
 from headrace.lab.replay import replay
 from headrace.models.context import Model
 from headrace.obs.recorder import Recorder
 from headrace.obs.recording import read_recording
+from headrace.worker.pictures import Pictures
 
 PROMPT = random.Random(3).choices(range(60), k=300)
 
@@ -37,12 +42,11 @@ def folder(model: Model, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ask(model: Model, folder: Path, prompt: list[int], salt: str = "", **settings: Any) -> Outcome:
+def ask(
+    model: Model, folder: Path, prompt: list[int], salt: str = "", pictures: tuple[Picture, ...] = (), **settings: Any
+) -> Outcome:
     engine, _ = engine_with_store(model, folder, **settings)
-    item = request(prompt)
-    [outcome] = serve(
-        engine, type(item)(**{f: getattr(item, f) for f in item.__struct_fields__} | {"cache_salt": salt})
-    )
+    [outcome] = serve(engine, structs.replace(request(prompt), cache_salt=salt, pictures=pictures))
     engine.close()
     return outcome
 
@@ -62,6 +66,19 @@ def test_a_hit_has_the_same_bits(model: Model, folder: Path, truth: Outcome) -> 
 def test_other_tenant_weights_or_dtype_miss(model: Model, folder: Path, settings: dict[str, Any]) -> None:
     assert ask(model, folder, PROMPT, **settings).num_cached_tokens == 0
     assert ask(model, folder, PROMPT, **settings).num_cached_tokens == 256  # and find their own
+
+
+def test_pictures_shape_names_but_not_whose_they_are(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pictures, "take", lambda *_: None)  # this model has no eyes
+    one, other = ((Picture(start=3, kinds=b"\0\0", grid=(1, 1), pixels=b"", id=name),) for name in ("one", "other"))
+    for pictures, cached in ((one, 0), (one, 256), (other, 0), ((), 0)):
+        assert ask(model, tmp_path, PROMPT, "a", pictures).num_cached_tokens == cached
+    store = LocalStore(tmp_path, 64 << 20)
+    assert reclaim.purge(store, tenant_tag("a")) == 6
+    assert list(store.names()) == []
+    store.close()
 
 
 @pytest.mark.parametrize("length", [127, 128, 129, 255, 256, 257])

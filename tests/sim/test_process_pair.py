@@ -1,4 +1,7 @@
-"""A prompt engine and a completion engine in real processes over FakeWorkers: outputs, aborts, deaths, revival."""
+"""A prompt engine and a completion engine in real processes over FakeWorkers: outputs, aborts, deaths, revival.
+
+``HEADRACE_TEST_HAND_OVERS``: how many requests are run beside random aborts.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from headrace.worker.fake import rolling_token
 
 DEADLINE_S = 60.0
 TOKEN_S = 0.002
+HAND_OVERS = int(os.environ.get("HEADRACE_TEST_HAND_OVERS", "60"))
 
 
 def expected(prompt: list[int], count: int) -> list[int]:
@@ -77,7 +81,7 @@ def pair(tmp_path: Path) -> Iterator[ProcessPair]:
 
 def test_sequences_go_on_where_they_were_and_aborts_leave_nothing_behind(pair: ProcessPair) -> None:
     asker, random, wanted, aborted = Asker(pair), Random(7), {}, set()
-    for i in range(60):
+    for i in range(HAND_OVERS):
         prompt = [random.randrange(9) for _ in range(random.randint(1, 150))]
         wanted[f"r{i}"] = expected(prompt, n := random.randint(1, 12))
         asker.ask(f"r{i}", prompt, n)
@@ -94,7 +98,7 @@ def test_sequences_go_on_where_they_were_and_aborts_leave_nothing_behind(pair: P
         assert reason == "abort" or asker.tokens[name] == tokens
     await_empty(pair)
     prompts, completions = pair.rank_stats
-    assert prompts.sampled_tokens <= 60  # a first token each
+    assert prompts.sampled_tokens <= HAND_OVERS  # a first token each
     assert completions.prefill_steps == 0 < completions.steps
     assert not pair._ways
 

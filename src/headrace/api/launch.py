@@ -46,6 +46,7 @@ from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
 from .facts import eyes_of
 from .kv_launch import open_connector, store_place
+from .pictures import check_place_holder
 from .seats import ExpertSeat
 from .skipping import skip_rows, without_reuse
 from .speculation import most_logits, open_speculation
@@ -133,6 +134,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None, share: Sh
     loading = named(progress, "load")
     model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)
     _check_vocabulary(model, tokenizer, source)
+    check_place_holder(eyes_of(model), tokenizer)
     skip_rows(config, model)
     keep_draft_records(config, model)
     return Parts(source, tokenizer, ops, model, placement, num_threads)

@@ -17,14 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.config import EngineConfig
-from headrace.contract.errors import InvalidRequest
+from headrace.contract.errors import ConfigError, InvalidRequest
 from headrace.contract.extras import how_to_get
 from headrace.contract.picture import END, IMAGE, NEWLINE, START, Eyes, Picture, picture_id
+
+from .text.tokenizer import Tokenizer
 
 GREY = 127
 MOST_SIDE = 1 << 14  # pixels: more is refused before anything is decoded into memory twice
 MOST_PIXELS = 1 << 25  # 96 MiB decoded
 MOST_PICTURES = 64
+PLACE_HOLDERS = ("<image>", "<｜deepseek_image｜>")
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
@@ -86,6 +89,16 @@ def most_rows(config: EngineConfig) -> int | None:
     if limits.discipline == "mixed":
         return None
     return min(limits.token_budget, limits.long_prefill_threshold or limits.token_budget)
+
+
+def check_place_holder(eyes: Eyes | None, tokenizer: Tokenizer | None) -> None:
+    """A model and its tokenizer must mean the same token by a picture. Raises ConfigError."""
+    if eyes is None or tokenizer is None:
+        return
+    for name in PLACE_HOLDERS:
+        ids = tokenizer.encode(name, add_special=False)
+        if len(ids) == 1 and ids[0] != eyes.token_id:
+            raise ConfigError("image_token_id", f"{eyes.token_id}, but the tokenizer has {ids[0]} for {name}")
 
 
 def prepare_picture(eyes: Eyes, given: Any, start: int, field: str, most: int | None = None) -> Picture:

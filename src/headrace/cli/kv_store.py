@@ -11,6 +11,7 @@ import typer
 
 from headrace import env
 from headrace.contract.errors import ConfigError, StoreError
+from headrace.contract.layout import KV_ELEMENT_BYTES, kv_row_bytes
 
 from .console import bytes_text, print_json, print_table, to_stdout
 from .flags import ReportFlags, flagged
@@ -98,7 +99,7 @@ def size_command(
     model: Annotated[str, typer.Argument(help="A listed name, a path, hf:ORG/NAME.")],
     report: ReportFlags,
     store_size: Annotated[str, typer.Option(help="Size of the store, such as 4GiB.")] = "4GiB",
-    kv_dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    kv_dtype: Annotated[str, typer.Option(help=f"One of {', '.join(KV_ELEMENT_BYTES)}.")] = "int16",
 ) -> None:
     """What a model's KV takes in the store: bytes per token and grain, and how many tokens fit."""
     from .flags import parse_size
@@ -106,28 +107,36 @@ def size_command(
     from .model_facts import model_facts
 
     check_model_name(model)
-    if kv_dtype not in ("bfloat16", "float32"):
-        raise ConfigError("kv_dtype", "must be bfloat16 or float32")
-    kv = model_facts(model)["kv"]
-    _tell(sizes(kv, parse_size("store_size", store_size), 2 if kv_dtype == "bfloat16" else 4), report)
+    if kv_dtype not in KV_ELEMENT_BYTES:
+        raise ConfigError("kv_dtype", f"must be one of {', '.join(KV_ELEMENT_BYTES)}")
+    _tell(sizes(model_facts(model)["kv"], parse_size("store_size", store_size), kv_dtype), report)
 
 
-def sizes(kv: dict[str, Any], store_bytes: int, element_bytes: int) -> dict[str, Any]:
-    """From the facts of a model's KV (``model_facts``, which counts four bytes an element)."""
+def sizes(kv: dict[str, Any], store_bytes: int, kv_dtype: str) -> dict[str, Any]:
+    """From the facts of a model's KV (``model_facts``, which counts four bytes an element, and knows the records of a
+    model that keeps bytes of its own)."""
     from headrace.kv.keys import GRAIN
     from headrace.kv.segment import PAGE, padded
 
-    grain = {False: 0, True: 0}  # bytes of a grain, by whether the layers see a window
-    for group in kv["groups"]:
-        grain[bool(group["window"])] += group["bytes_per_token"] * element_bytes // 4 * GRAIN
-    on_disk = sum(PAGE + padded(record) for record in grain.values() if record)
+    records = kv["records"] if "records" in kv else _records(kv, kv_dtype)
+    on_disk = sum(PAGE + padded(record) for record in records.values() if record)
     return {
-        "bytes_per_token": sum(grain.values()) // GRAIN,
-        "block_record_bytes": grain[False],
-        "state_record_bytes": grain[True],
+        "bytes_per_token": sum(records.values()) // GRAIN,
+        **{f"{kind}_record_bytes": size for kind, size in records.items()},
         "disk_bytes_per_grain": on_disk,
         "tokens_in_store": store_bytes // on_disk * GRAIN,
     }
+
+
+def _records(kv: dict[str, Any], kv_dtype: str) -> dict[str, int]:
+    """Bytes of a grain's records of keys and values, by their kind."""
+    from headrace.kv.keys import GRAIN
+
+    records = {"block": 0, "state": 0}
+    for group in kv["groups"]:
+        rows = group["bytes_per_token"] // (4 * kv["head_dim"])
+        records["state" if group["window"] else "block"] += rows * kv_row_bytes(kv_dtype, kv["head_dim"]) * GRAIN
+    return records
 
 
 def _tell(facts: dict[str, Any], report: ReportFlags) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 from headrace.api.text.tokenizer import load_tokenizer
 from headrace.contract.errors import ModelError, PullError
 from headrace.contract.layout import KVGroup, KVLayout
+from headrace.kv.keys import GRAIN
+from headrace.kv.records import block_specs
 from headrace.models.deepseek_v41.assembly import check
 from headrace.models.deepseek_v41.config import ARCHITECTURE as V41
 from headrace.models.deepseek_v41.records import kv_layout as record_layout
@@ -75,6 +77,8 @@ def _v41_facts(checkpoint: Checkpoint) -> dict[str, Any]:
             "head_dim": config.head_dim,
             "bytes_per_token": sum(layout.token_bytes),
             "groups": [_described(group, bytes_) for group, bytes_ in groups],
+            # Records have formats of their own, whatever the KV dtype.
+            "records": {spec.kind.name.lower(): spec.bytes_per_grain for spec in block_specs(layout, GRAIN)},
         },
     }
 

@@ -31,8 +31,8 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     """Rows ``start`` to ``start + len(kinds)`` of a prompt, one of the kinds above each.
 
     ``grid``: patches down and across. ``pixels``: RGB bytes, row by row, of grid x patch size. ``id``: what it is known
-    by in prefix hashes, a digest of its content. ``rows``: float32 (kinds, hidden) where an encoder has been before;
-    the model's own would give the same bits.
+    by in prefix hashes, a digest of its content. ``rows``: float32 (kinds, hidden) where an encoder has been before, in
+    place of pixels; the model's own would give the same bits.
     """
 
     start: int

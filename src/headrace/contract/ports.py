@@ -82,9 +82,12 @@ class KVConnector(Protocol):
     """A KV store beside the pool. It may lose everything and refuse everything; what it gives is right."""
 
     def open(
-        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None]
+        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None], tenant: str
     ) -> KVSession:
-        """``num_local``: tokens the pool holds; -1: nothing shall be loaded. ``wake`` is called on news."""
+        """``num_local``: tokens the pool holds; -1: nothing shall be loaded. ``wake`` is called on news.
+
+        ``salt`` shapes names; ``tenant`` is whose they are: the same but for what pictures add to the salt.
+        """
         ...
 
     def flush(self) -> None:

@@ -213,5 +213,5 @@ def _with_rows(request: Request, rows: list[bytes | None]) -> Request | None:
     for picture, found in zip(request.pictures, rows, strict=True):
         if found is None:
             return None
-        pictures.append(msgspec.structs.replace(picture, rows=found))
+        pictures.append(msgspec.structs.replace(picture, rows=found, pixels=b""))  # nobody looks at them any more
     return msgspec.structs.replace(request, pictures=tuple(pictures)) if pictures else request

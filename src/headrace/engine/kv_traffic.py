@@ -45,7 +45,9 @@ class KVTraffic:
         reads = request.sampling.prompt_logprobs is None
         local = self._core.cached_tokens(entry.seq_id) if reads else -1
         salt = with_pictures(request.cache_salt, request.pictures)
-        entry.kv = self._connector.open(request.prompt_token_ids, salt, request.adapter, local, self._wake)
+        entry.kv = self._connector.open(
+            request.prompt_token_ids, salt, request.adapter, local, self._wake, request.cache_salt
+        )
         count = entry.kv.num_external_tokens()
         if count is None:
             self._waiting[entry.seq_id] = entry

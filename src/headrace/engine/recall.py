@@ -58,7 +58,9 @@ class Recall:
         reads = request.sampling.prompt_logprobs is None and not self._broken
         local = roster.core.cached_tokens(entry.seq_id) if reads else -1
         salt = with_pictures(request.cache_salt, request.pictures)
-        session = self._connector.open(request.prompt_token_ids, salt, request.adapter, local, self._wake)
+        session = self._connector.open(
+            request.prompt_token_ids, salt, request.adapter, local, self._wake, request.cache_salt
+        )
         self._calls.append(_Call(entry, item, why, session))
 
     def turn(self, roster: Roster, late: Callable[[HandedOver], bool]) -> None:

@@ -20,8 +20,8 @@ from headrace.contract.errors import HeadraceError
 from .compiler import Grammar
 from .mask import WordArray
 
-BURST_S = 0.5  # of a processor, that one sequence's grammar may need before it is too slow
-TOKEN_S = 0.01  # and as much again with each token
+BURST_S = 1.0  # of a processor, that one sequence's grammar may need before it is too slow
+TOKEN_S = 0.02  # and as much again with each token
 
 Outputs = Sequence[int] | NDArray[np.int32]
 

@@ -18,6 +18,7 @@ from headrace.contract.errors import StoreError
 from headrace.contract.ports import BlockMover, Bytes
 
 from .budget import Budget
+from .keys import tenant_tag
 from .records import RecordSpec, StoreMatch
 from .saver import Grain, Saver
 from .session import StoreSession
@@ -117,9 +118,9 @@ class StoreConnector:
         return None if self.off else self.opened
 
     def open(
-        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None]
+        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None], tenant: str
     ) -> StoreSession:
-        session = StoreSession(self, token_ids, salt, adapter, num_local)
+        session = StoreSession(self, token_ids, salt, adapter, num_local, tenant_tag(tenant))
         if session.worth_asking and not self.off:
             self.tally.asked += 1
             session.begin(time.monotonic() + self.fetch_timeout_s)

@@ -56,8 +56,10 @@ class Leases:
         """Ends a lease; nothing happens when it has ended."""
         lease = self._held.pop(number, None)
         if lease is not None:
-            self._pins.subtract(lease.names)
-            self._pins += Counter()  # drops those nobody holds
+            for name in lease.names:
+                self._pins[name] -= 1
+                if not self._pins[name]:
+                    del self._pins[name]
             self._bytes -= lease.size
 
     def sweep(self) -> int:

@@ -94,18 +94,18 @@ class LocalStore:
 
     def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
         """Bytes of values; 0 for what is not here."""
-        return [0 if entry is None else entry.length for entry in self._entries(keys)]
+        try:
+            return self.index.lengths(entry_key(*key) for key in keys)
+        except Trouble:
+            return [0] * len(keys)
 
     def turn_of(self, key: bytes, kind: int) -> int:
         """The turn a value was stored in; 0 when it is not here."""
-        [entry] = self._entries([(key, kind)])
-        return 0 if entry is None else entry.turn
-
-    def _entries(self, keys: Sequence[tuple[bytes, int]]) -> list[Entry | None]:
         try:
-            return self.index.held(entry_key(*key) for key in keys)
+            entry = self.index.get(entry_key(key, kind))
         except Trouble:
-            return [None] * len(keys)
+            return 0
+        return 0 if entry is None else entry.turn
 
     def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
         """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""

@@ -17,7 +17,7 @@ import numpy as np
 from headrace._core import ExtraKeys, grain_chain, grain_root
 from headrace.contract.ports import Bytes
 
-from .keys import GRAIN, Extras, next_key, tenant_tag
+from .keys import GRAIN, Extras, next_key
 from .records import RecordKind, StoreMatch, most_grains, usable_grains
 
 if TYPE_CHECKING:
@@ -30,14 +30,20 @@ Payloads = dict[tuple[int, int], Bytes]
 
 
 class StoreSession:
-    """A KVSession. ``num_local`` as for ``KVConnector.open``."""
+    """A KVSession. ``num_local`` as for ``KVConnector.open``; ``tenant``: the mark of whose it is."""
 
     def __init__(
-        self, connector: StoreConnector, token_ids: Sequence[int], salt: str, adapter: str, num_local: int
+        self,
+        connector: StoreConnector,
+        token_ids: Sequence[int],
+        salt: str,
+        adapter: str,
+        num_local: int,
+        tenant: bytes,
     ) -> None:
         self._connector = connector
         self._prompt, self._salt, self._extras = token_ids, salt, Extras(adapter=adapter)
-        self.tenant, self.turn = tenant_tag(salt), 1
+        self.tenant, self.turn = tenant, 1
         self._first_grain = max(0, num_local) // GRAIN
         self._most = most_grains(connector.specs, len(token_ids))
         gain = min(self._most * GRAIN, len(token_ids) - 1) - num_local

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from headrace.contract.errors import WorkerError
 from headrace.contract.ports import Bytes
@@ -20,6 +21,16 @@ from headrace.kv.records import RecordSpec, blocks_per_grain
 from headrace.models.context import LayerKV
 
 Launch = Callable[[Callable[[], Any]], "Future[Any]"]
+Index = slice | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a group brings to a record: ``rows`` of the record, which are these ``slots`` of the group's blocks."""
+
+    group: int
+    rows: Index
+    slots: Index
 
 
 class KVTransfer:
@@ -29,7 +40,9 @@ class KVTransfer:
         self._layers, self._specs, self._launch = layers, specs, launch
         self._block_size, self._per_grain = block_size, blocks_per_grain(block_size)
         self._num_groups = sum(len(spec.groups) for spec in specs)
-        self._pool = [(_as_bytes(layer.k), _as_bytes(layer.v)) for layer in layers]
+        self._memory = _memory(layers[0])
+        slots = [_slot(layer, self._memory) for layer in layers]
+        self._parts = {spec.kind: [_part(spec, group, layers, slots) for group in spec.groups] for spec in specs}
 
     def read(self, grains: Sequence[Sequence[int]]) -> Future[list[dict[int, Bytes]]]:
         return self._launch(lambda: [self._gather(grain) for grain in grains])
@@ -54,17 +67,15 @@ class KVTransfer:
         make = np.zeros if first else np.empty  # zeros where a window has passed
         payload = make(spec.bytes_per_grain, np.uint8)
         record = self._as_blocks(payload, spec)
-        for i, layer in enumerate(spec.layers):
-            k, v = self._pool[layer]
-            ids = self._of_group(blocks, self._layers[layer].group)
+        for part in self._parts[spec.kind]:
+            ids = self._of_group(blocks, part.group)
             for place in range(first, self._per_grain):
-                record[i, 0, :, place] = k[ids[place]]
-                record[i, 1, :, place] = v[ids[place]]
+                record[:, :, :, place][part.rows] = self._memory[ids[place]][part.slots]
         return payload
 
     def _as_blocks(self, payload: Bytes, spec: RecordSpec) -> Bytes:
         """(layers, 2, heads, blocks of the grain, block size, bytes of a row), over the payload's own memory."""
-        _, heads, _, row = self._pool[spec.layers[0]][0].shape
+        heads, row = self._memory.shape[3], self._memory.shape[5]
         if len(payload) != spec.bytes_per_grain:
             raise WorkerError(f"a record of {len(payload)} bytes where {spec.bytes_per_grain} are due")
         return payload.reshape(len(spec.layers), 2, heads, self._per_grain, self._block_size, row)
@@ -75,24 +86,41 @@ class KVTransfer:
             grain, place = divmod(position, self._per_grain)
             places.setdefault((grain, group), []).append((place, block))
         for spec in self._specs:
-            for (grain, group), pairs in places.items():
-                layers = [i for i, layer in enumerate(spec.layers) if self._layers[layer].group == group]
-                if layers:
-                    self._scatter_record(spec, layers, pairs, payloads[grain, int(spec.kind)])
+            for part in self._parts[spec.kind]:
+                for (grain, group), pairs in places.items():
+                    if group == part.group:
+                        self._scatter_record(spec, part, pairs, payloads[grain, int(spec.kind)])
 
-    def _scatter_record(
-        self, spec: RecordSpec, layers: Sequence[int], pairs: Sequence[tuple[int, int]], payload: Bytes
-    ) -> None:
+    def _scatter_record(self, spec: RecordSpec, part: Part, pairs: Sequence[tuple[int, int]], payload: Bytes) -> None:
         record = self._as_blocks(payload, spec)
-        for i in layers:
-            k, v = self._pool[spec.layers[i]]
-            for place, block in pairs:
-                k[block] = record[i, 0, :, place]
-                v[block] = record[i, 1, :, place]
+        for place, block in pairs:
+            self._memory[block][part.slots] = record[:, :, :, place][part.rows]
 
 
-def _as_bytes(tensor: Tensor) -> Bytes:
-    """(blocks, heads, block size, bytes of a row), the pool's own memory: NumPy copies small blocks in a fifth of the
-    time that torch takes, and on one thread."""
-    view: Bytes = tensor.view(torch.uint8).numpy()
-    return view
+def _memory(layer: LayerKV) -> Bytes:
+    """(blocks, layers of a group, 2, heads, block size, bytes of a row): all that the pool is. A block of all layers is
+    one copy then, where NumPy's call takes longer than the bytes of one layer."""
+    view = layer.k.view(torch.uint8)
+    whole: Bytes = torch.empty(0, dtype=torch.uint8).set_(layer.k.untyped_storage()).numpy()
+    return whole.reshape(view.shape[0], -1, 2, *view.shape[1:])
+
+
+def _slot(layer: LayerKV, memory: Bytes) -> int:
+    """Where a layer lies in its group's blocks."""
+    offset = layer.k.data_ptr() - memory.ctypes.data
+    slot, rest = divmod(offset, memory.strides[1])
+    if rest or layer.v.data_ptr() - layer.k.data_ptr() != memory.strides[2] or slot >= memory.shape[1]:
+        raise WorkerError("the KV pool is not one piece of memory for all layers")
+    return slot
+
+
+def _part(spec: RecordSpec, group: int, layers: Sequence[LayerKV], slots: Sequence[int]) -> Part:
+    rows = [i for i, layer in enumerate(spec.layers) if layers[layer].group == group]
+    return Part(group, _index(rows), _index([slots[spec.layers[i]] for i in rows]))
+
+
+def _index(numbers: Sequence[int]) -> Index:
+    """These rows of an array: as a slice, which copies nothing, where they lie at equal distances."""
+    steps = {b - a for a, b in pairwise(numbers)} or {1}
+    step = steps.pop()
+    return slice(numbers[0], numbers[-1] + 1, step) if not steps and step > 0 else list(numbers)

@@ -179,7 +179,7 @@ def test_other_protocols_speak_it_too(server: Running) -> None:
 
 def test_a_vocabulary_of_another_family_is_refused_at_the_start(tmp_path: Path) -> None:
     script = MarkedScript(text_tokenizer(tmp_path))
-    with pytest.raises(ConfigError, match=r"codec: recipe is for the DeepSeek-V4\.1 family.*DSML"):
+    with pytest.raises(ConfigError, match=r"codec: recipe is for DeepSeek-V4\.1's own vocabulary.*DSML"):
         EngineHost(lambda: scripted_llm(script), [MODEL], codec="recipe")
 
 

@@ -132,6 +132,25 @@ def test_s9_a_grammar_nested_60000_deep_is_refused(tiny: Running, closed: bool) 
     refused(tiny, "structured_outputs", structured_outputs={"grammar": grammar})
 
 
+LOOPS: list[dict[str, Any]] = [
+    {"grammar": "root ::= root"},
+    {"grammar": "root ::= a\na ::= b\nb ::= a"},
+    {"json": {"allOf": [{"$ref": "#"}]}},
+    {"json": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}},
+]
+
+
+@pytest.mark.parametrize("wanted", LOOPS, ids=str)
+def test_what_leads_only_to_itself_is_refused_and_no_fault_of_the_server(tiny: Running, wanted: dict[str, Any]) -> None:
+    assert refused(tiny, "structured_outputs", structured_outputs=wanted) == "structured_outputs: no text satisfies it"
+
+
+def test_choices_hold_any_character_but_nul(tiny: Running) -> None:
+    for text in ("\x07 \x1f", "\u2028\x7f\x80", "😀", 'a"b\\c\r\t'):
+        assert text_of(tiny, structured_outputs={"choice": [text]}) == text
+    assert "NUL" in refused(tiny, "structured_outputs", structured_outputs={"choice": ["a\0b"]})
+
+
 @pytest.mark.parametrize("grammar", ['foo ::= "a"', 'Root ::= "a"', "", "root ::= nope"])
 def test_s11_a_grammar_without_a_root_is_refused(tiny: Running, grammar: str) -> None:
     refused(tiny, "structured_outputs", structured_outputs={"grammar": grammar})
@@ -171,7 +190,7 @@ def test_a_grammar_that_accepts_nothing_ends_alone(tiny: Running) -> None:
     ("fields", "param"),
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
-        ({"response_format": {"type": "json_schema"}}, "response_format.schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
         ({"structured_outputs": {"xml": 1}}, "structured_outputs.xml"),
         ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex"),

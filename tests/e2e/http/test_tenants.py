@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from served import LONG, Running, Script, held, running, scripted_llm, until
 
 from headrace.api.tenants.registry import Registry, Tenant, hash_key
@@ -157,3 +158,19 @@ def test_a_database_that_fails_is_named_and_costs_no_request(script: Script, tmp
         assert refused.status_code == 503
         assert "database of usage" in refused.json()["error"]["message"]
         assert ask(server, "root").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tokenize", {"prompt": "x"}),
+        ("/detokenize", {"tokens": [1]}),
+        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "x"}]}),
+    ],
+)
+def test_a_rate_counts_every_request_that_makes_work(script: Script, path: str, body: dict[str, Any]) -> None:
+    with serving(script, [tenant("a", requests_per_min=1), tenant("b")], clock=Clock()) as (server, _):
+        statuses = [
+            server.http.post(path, json=body, headers={"x-api-key": f"key-{name}"}).status_code for name in "aab"
+        ]
+        assert statuses == [200, 429, 200]

@@ -15,6 +15,7 @@ from starlette.requests import Request
 
 from headrace.api.http.body import HELD_BODIES, LARGE_BYTES, MAX_LARGE, Intake
 from headrace.api.http.errors import HttpError
+from headrace.api.tenants.registry import Tenant
 
 SCOPE = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
 
@@ -38,6 +39,12 @@ def request_of(raw: bytes, more: Callable[[], Awaitable[Any]] | None = None) -> 
         return chunks.pop() if chunks else await more()  # type: ignore[misc]
 
     return Request(dict(SCOPE), receive)
+
+
+def of(name: str, request: Request) -> Request:
+    """The same, from a tenant."""
+    request.scope.setdefault("state", {})["tenant"] = Tenant(name=name, key_sha256="0" * 64)
+    return request
 
 
 def sized(num_bytes: int) -> Request:
@@ -103,3 +110,35 @@ async def test_a_body_that_drips_is_not_waited_for_for_ever() -> None:
         with pytest.raises(HttpError) as refusal:
             await Intake(1 << 20, 0.2).read(request_of(b"{", drip), Body)
     assert refusal.value.status == 408
+
+
+@on_a_loop
+async def test_no_tenant_uses_up_what_is_held_for_all() -> None:
+    intake, raw = Intake(1000, 30.0), json.dumps({"text": "hello"}).encode()
+    half = [of("a", request_of(b"x" * 1000, never)) for _ in range(HELD_BODIES // 2)]
+    readers = [asyncio.create_task(intake.read(request, Body)) for request in half]
+    await asyncio.sleep(0.01)
+    with pytest.raises(HttpError) as refused:
+        await intake.read(of("a", request_of(raw)), Body)
+    assert refused.value.status == 429
+    assert (await intake.read(of("b", request_of(raw)), Body)).text == "hello"
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    assert (await intake.read(of("a", request_of(raw)), Body)).text == "hello"
+    assert not intake._held
+    intake.close()
+
+
+@on_a_loop
+async def test_no_tenant_uses_up_the_places_for_large_work() -> None:
+    intake, go = Intake(1 << 20, 5.0), threading.Event()
+    held = [asyncio.create_task(intake.work(of("a", sized(LARGE_BYTES)), go.wait, 60)) for _ in range(MAX_LARGE // 2)]
+    await asyncio.sleep(0)
+    with pytest.raises(HttpError, match="too many large requests"):
+        await intake.work(of("a", sized(LARGE_BYTES)), lambda: "one too many")
+    other = asyncio.create_task(intake.work(of("b", sized(LARGE_BYTES)), lambda: "of another"))
+    go.set()
+    assert await other == "of another"
+    assert await asyncio.gather(*held) == [True] * (MAX_LARGE // 2)
+    intake.close()

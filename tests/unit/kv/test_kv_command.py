@@ -12,9 +12,11 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli.kv_store import sizes
 from headrace.cli.main import build_app
+from headrace.contract.layout import KVGroup, KVKind, KVLayout
 from headrace.kv.keys import tenant_tag
 from headrace.kv.local import LocalStore
 from headrace.kv.place import DEFAULT_BYTES, default_folder, settle_capacity
+from headrace.kv.records import record_specs
 
 ROOMY = 64 << 20
 
@@ -80,11 +82,23 @@ def test_what_is_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_sizes_of_the_default_model() -> None:
-    facts = sizes({"groups": [{"window": 0, "bytes_per_token": 2 * 30 * 3 * 64 * 4}]}, 4 << 30, 2)
-    assert facts["bytes_per_token"] == 2 * 30 * 3 * 64 * 2
+    kv_facts = {"head_dim": 64, "groups": [{"window": 0, "bytes_per_token": 2 * 30 * 3 * 64 * 4}]}
+    facts = sizes(kv_facts, 4 << 30, "int16")
+    [spec] = record_specs(KVLayout(30, 3, 64, (KVGroup(KVKind.FULL, 0, tuple(range(30))),)), "int16")
+    assert facts["block_record_bytes"] == spec.bytes_per_grain
+    assert sizes(kv_facts, 4 << 30, "float32")["bytes_per_token"] == 2 * 30 * 3 * 64 * 4
     assert facts["block_record_bytes"] == 128 * facts["bytes_per_token"]
     assert facts["state_record_bytes"] == 0
     assert facts["tokens_in_store"] == (4 << 30) // facts["disk_bytes_per_grain"] * 128
+
+
+def test_sizes_of_a_model_that_keeps_records() -> None:
+    """Bytes as they are, whatever dtype is asked for."""
+    kv = {"head_dim": 64, "records": {"block": 5000, "aux": 100, "state": 9000}, "groups": []}
+    codes, floats = (sizes(kv, 1 << 20, kv_dtype) for kv_dtype in ("int8", "float32"))
+    assert codes == floats
+    assert (codes["block_record_bytes"], codes["aux_record_bytes"], codes["state_record_bytes"]) == (5000, 100, 9000)
+    assert codes["disk_bytes_per_grain"] == 3 * 4096 + 8192 + 4096 + 12_288
 
 
 def test_the_place_and_its_bound(tmp_path: Path) -> None:

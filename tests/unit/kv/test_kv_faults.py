@@ -54,6 +54,21 @@ def test_a_full_disk_costs_that_value_only(tmp_path: Path, limit: int) -> None:
     again.close()
 
 
+def test_a_disk_that_is_full_at_any_byte(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    store = LocalStore(tmp_path, ROOMY, disk=disk)
+    put(store, 1, 300)
+    for limit in range(2 * PAGE):
+        disk.full_after = limit
+        assert not put(store, 2, 300)
+        disk.full_after = None
+        assert found(store, 1, 300)
+        assert not found(store, 2, 300)
+    assert put(store, 2, 300)
+    store.close()
+    assert reclaim.check(LocalStore(tmp_path, ROOMY)) == (2, 0)
+
+
 def test_a_full_disk_refuses_the_store_before_anything_is_mapped(tmp_path: Path) -> None:
     disk = FaultyDisk()
     disk.full_after = 0

@@ -30,7 +30,7 @@ from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
-from .tenants import Guarded, accounting, tenant_of, tenant_routes
+from .tenants import Guarded, accounting, admit, tenant_routes
 
 log = logging.getLogger("headrace.serve")
 SWITCHED = {"/admin/tenants": "--tenants", "/v1/embeddings": "--embedding-model", "/debug/profile": "--profile"}
@@ -98,6 +98,7 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
 
     @app.post("/v1/messages/count_tokens")
     async def count_tokens(request: Request) -> Response:
+        admit(host.tenancy, request)
         body = await host.intake.read(request, CountBody)
         host.check_model(body.model)
         ids = await host.intake.work(request, messages_ids, host, body)
@@ -117,9 +118,7 @@ async def answer(
 ) -> Response:
     """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
     host.check_room()
-    tenant = tenant_of(request)
-    if host.tenancy is not None and tenant is not None:
-        host.tenancy.admit_request(tenant)
+    tenant = admit(host.tenancy, request)
     body = await host.intake.read(request, schema)
     host.check_model(body.model)
     request_id = new_id(prefix)

@@ -1,15 +1,16 @@
 """Taking requests in: bodies bounded in size, number and time, and the work on them kept from holding others up.
 
 The event loop does small things only. What is large is decoded and tokenized on a thread of its own, one after the
-other, so that small requests never queue behind large ones.
+other, so that small requests never queue behind large ones. No tenant may use up what there is for all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 import msgspec
@@ -17,6 +18,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from ..protocol.decode import decode
 from .errors import RETRY_AFTER_S, HttpError
+from .lane import Lane
+from .tenants import tenant_of
 
 LARGE_BYTES = 1 << 16
 MAX_LARGE = 32  # large pieces of work under way or waiting
@@ -35,9 +38,9 @@ class Intake:
     def __init__(self, max_bytes: int, silence_s: float) -> None:
         self._max_bytes = max_bytes
         self._silence_s = silence_s
-        self._held = 0
-        self._num_large = 0
-        self._large = ThreadPoolExecutor(1, "large-bodies")
+        self._held = Counter[str]()  # bytes, by owner
+        self._num_large = Counter[str]()
+        self._large = Lane()
 
     async def read(self, request: Request, schema: type[Body]) -> Body:
         """The body as ``schema``. Raises HttpError (408, 413, 415, 429) and InvalidRequest."""
@@ -50,7 +53,7 @@ class Intake:
                 return decode(bytes(raw), schema)
             return await self.work(request, decode, bytes(raw), schema)
         finally:
-            self._held -= len(raw)
+            _give_back(self._held, _owner(request), len(raw))
 
     async def work(
         self, request: Request, work: Callable[Args, Made], /, *args: Args.args, **fields: Args.kwargs
@@ -58,29 +61,30 @@ class Intake:
         """``work`` on what ``request`` brought, off the event loop. Raises HttpError (429) and what ``work`` does."""
         if request.state.body_bytes < LARGE_BYTES:
             return await asyncio.to_thread(work, *args, **fields)
-        if self._num_large >= MAX_LARGE:
+        owner = _owner(request)
+        if _full(self._num_large, owner, MAX_LARGE - 1):
             raise _too_many()
-        self._num_large += 1
+        self._num_large[owner] += 1
         try:
-            return await asyncio.wrap_future(self._large.submit(work, *args, **fields))
+            return await asyncio.wrap_future(self._large.submit(owner, partial(work, *args, **fields)))
         finally:
-            self._num_large -= 1
+            _give_back(self._num_large, owner, 1)
 
     def close(self) -> None:
         """What is under way runs on; what waits is dropped."""
-        self._large.shutdown(wait=False, cancel_futures=True)
+        self._large.close()
 
     async def _fill(self, raw: bytearray, request: Request) -> None:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._max_bytes:
             raise _too_large(self._max_bytes)
-        began, chunks = time.monotonic(), aiter(request.stream())
+        began, owner, chunks = time.monotonic(), _owner(request), aiter(request.stream())
         while (chunk := await self._next(chunks, began + len(raw) / LEAST_RATE - time.monotonic())) is not None:
             raw += chunk
-            self._held += len(chunk)
+            self._held[owner] += len(chunk)
             if len(raw) > self._max_bytes:
                 raise _too_large(self._max_bytes)
-            if self._held > HELD_BODIES * self._max_bytes:
+            if _full(self._held, owner, HELD_BODIES * self._max_bytes):
                 raise _too_many()
 
     async def _next(self, chunks: AsyncIterator[bytes], ahead_s: float) -> bytes | None:
@@ -92,6 +96,23 @@ class Intake:
             raise HttpError(400, "the client went away before its request was complete") from None
         except TimeoutError:
             raise HttpError(408, f"the rest of the body did not come within {self._silence_s:g} s") from None
+
+
+def _owner(request: Request) -> str:
+    """Who answers for what is held: a tenant, or nobody in particular."""
+    tenant = tenant_of(request)
+    return "" if tenant is None else tenant.name
+
+
+def _full(counts: Counter[str], owner: str, most: int) -> bool:
+    """More than ``most`` in all, or more than half of it for one tenant."""
+    return counts.total() > most or (owner != "" and counts[owner] > most // 2)
+
+
+def _give_back(counts: Counter[str], owner: str, amount: int) -> None:
+    counts[owner] -= amount
+    if not counts[owner]:
+        del counts[owner]
 
 
 def _check_type(request: Request) -> None:

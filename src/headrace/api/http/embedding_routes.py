@@ -9,7 +9,7 @@ from ..protocol.embeddings_body import EmbeddingsBody, embeddings_reply
 from .errors import HttpError, too_busy
 from .host import EngineHost
 from .plain_routes import json_response
-from .tenants import tenant_of
+from .tenants import admit
 
 MAX_OPEN = 64  # requests in the encoder's queue
 
@@ -28,9 +28,8 @@ def embedding_routes(host: EngineHost, embeddings: Embeddings) -> APIRouter:
 
     @router.post("/v1/embeddings")
     async def embed(request: Request) -> Response:
-        tenant, tenancy = tenant_of(request), host.tenancy
-        if tenancy is not None and tenant is not None:
-            tenancy.admit_request(tenant)
+        tenancy = host.tenancy
+        tenant = admit(tenancy, request)
         body = await host.intake.read(request, EmbeddingsBody)
         if body.model not in (None, embeddings.name):
             fault = "makes no embeddings" if body.model in host.names else "does not exist"

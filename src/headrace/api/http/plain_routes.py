@@ -16,6 +16,7 @@ from ..text.tokenizer import Tokenizer
 from .errors import unavailable
 from .host import EngineHost
 from .jobs import chat_prompt, counted_ids, tokenizer_of
+from .tenants import admit
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -54,6 +55,7 @@ def _add_models(router: APIRouter, host: EngineHost, encoder: str | None) -> Non
 def _add_tokens(router: APIRouter, host: EngineHost) -> None:
     @router.post("/tokenize")
     async def tokenize(request: Request) -> Response:
+        admit(host.tenancy, request)
         body = await host.intake.read(request, TokenizeBody)
         host.check_model(body.model)
         body.check()
@@ -61,6 +63,7 @@ def _add_tokens(router: APIRouter, host: EngineHost) -> None:
 
     @router.post("/detokenize")
     async def detokenize(request: Request) -> Response:
+        admit(host.tenancy, request)
         body = await host.intake.read(request, DetokenizeBody)
         host.check_model(body.model)
         return await host.intake.work(request, _detokenized, host, body)

@@ -28,6 +28,14 @@ def tenant_of(request: Request) -> Tenant | None:
     return found
 
 
+def admit(tenancy: Tenancy | None, request: Request) -> Tenant | None:
+    """Whose request it is, counted against that tenant's rate before anything is read. Raises OverLimit."""
+    tenant = tenant_of(request)
+    if tenancy is not None and tenant is not None:
+        tenancy.admit_request(tenant)
+    return tenant
+
+
 def require_admin(request: Request) -> None:
     """Raises HttpError 403 for everybody else."""
     tenant = tenant_of(request)
