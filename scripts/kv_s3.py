@@ -1,8 +1,9 @@
 """The KV store in a bucket, against a real S3-speaking server: the backend suite, and an engine that begins anew.
 
-    pip install 'headrace[s3]' 'moto[server,s3]'
-    python scripts/kv_s3.py                                  # starts moto's server on a free port
-    python scripts/kv_s3.py --endpoint http://host:9000      # one that runs, AWS_... set, with a bucket "headrace-kv"
+    .venv/bin/python -m pip install --no-build-isolation -Cbuild-dir=build/py -e ".[s3]"
+    .venv/bin/python -m pip install "moto[server,s3]" hypothesis pytest
+    .venv/bin/python scripts/kv_s3.py                        # starts moto's server on a free port
+    .venv/bin/python scripts/kv_s3.py --endpoint http://host:9000  # one that runs, AWS_... set, with a "headrace-kv"
 
 Prints what was loaded instead of computed and whether the answers are equal, to the bit; exit code 1 if they are not.
 """

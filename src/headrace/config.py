@@ -14,9 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from .config_checks import check
+from .config_checks import BYTE_COUNTS, check
 from .contract.errors import ConfigError
 from .contract.files import read_small
+from .contract.sizes import parse_size
 
 MAX_TOML_BYTES = 1 << 20
 
@@ -65,7 +66,7 @@ class CacheConfig:
     kv_store_secret: str | None = None
     """File with the secret that a server asks for."""
     kv_store_size: int | None = None
-    """Bytes that folder may take; None: 4 GiB, but no more than a tenth of the disk that is free."""
+    """Bytes that folder may take (in TOML also "20GiB"); None: 4 GiB, but no more than a tenth of the free disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +251,9 @@ def resolve(settings: Mapping[str, Any], toml: Path | None = None) -> EngineConf
     if toml is not None:
         flat.update(flatten(_read_toml(toml)))
         _check_names(flat, f" ({toml})")
+        for name in BYTE_COUNTS:
+            if isinstance(flat.get(name), str):
+                flat[name] = parse_size(name, flat[name])
     given = {k: v for k, v in flatten(settings).items() if v is not None}
     _check_names(given, "")
     flat.update(given)

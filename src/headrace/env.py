@@ -31,7 +31,7 @@ def test_data() -> Path | None:
 
 
 def kv_store() -> str | None:
-    """``HEADRACE_KV_STORE``: folder of the KV store, or ``off``. Default: ``kv`` in the cache folder."""
+    """``HEADRACE_KV_STORE``: where the KV store is, as ``--kv-store`` says it. Default: ``kv`` in the cache folder."""
     return os.environ.get("HEADRACE_KV_STORE") or None
 
 

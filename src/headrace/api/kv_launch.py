@@ -9,10 +9,11 @@ from pathlib import Path
 
 from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
-from headrace.contract.errors import ConfigError
+from headrace.contract.errors import ConfigError, StoreError
 from headrace.contract.extras import how_to_get, missing
 from headrace.contract.layout import KVLayout, Layout, RecordLayout
 from headrace.contract.ports import BlockMover
+from headrace.kv.backend import Backend, Gone
 from headrace.kv.client import RemoteStore
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
@@ -21,6 +22,7 @@ from headrace.kv.local import LocalStore
 from headrace.kv.mooncake import MooncakeStore, open_mooncake
 from headrace.kv.objects import ObjectStore, open_bucket
 from headrace.kv.place import (
+    AUTO,
     DEFAULT_BYTES,
     MOONCAKE,
     OFF,
@@ -31,6 +33,7 @@ from headrace.kv.place import (
     is_mooncake,
     is_striped,
     settle_capacity,
+    settle_place,
     striped_places,
 )
 from headrace.kv.records import RecordSpec, block_specs, record_specs
@@ -54,23 +57,31 @@ def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
 
     ``votes``: it is a rank of a voted group. Raises ConfigError for a store that could never work.
     """
-    wish = config.cache.kv_store
-    named = wish != "auto"
-    if not named:
-        wish = env.kv_store() or str(default_folder(env.cache_dir()))
+    named = config.cache.kv_store != AUTO
+    wish = settle_place(config.cache.kv_store, env.kv_store(), env.cache_dir())
     if wish == OFF:
         return None
     if votes and not named:  # while its fetch is under way a rank's votes wait for idle ranks to wake
         log.info("no KV store: in a voted group it must be named")
         return None
-    check_place(wish)
-    _require_packages(wish)
+    check_store(config)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
         log.info("no KV store: it needs prefix caching and a block_size that divides %d", GRAIN)
         return None
     return wish
+
+
+def check_store(config: EngineConfig) -> None:
+    """Raises ConfigError for a named store that could never work: cheap, so asked before a model is loaded."""
+    secret = config.cache.kv_store_secret
+    if secret is not None:
+        read_secret(Path(secret))
+    wish = settle_place(config.cache.kv_store, env.kv_store(), env.cache_dir())
+    if wish != OFF and (config.cache.kv_store != AUTO or env.kv_store()):  # a default that is lost stops nobody
+        check_place(wish)
+        _require_packages(wish)
 
 
 def _require_packages(wish: str) -> None:
@@ -156,12 +167,24 @@ def _striped(config: EngineConfig, where: str, space: bytes) -> StripedStore:
     """Each of the twelve gets a twelfth of the size that was asked for, or of the default."""
     size = (config.cache.kv_store_size or DEFAULT_BYTES) // SHARES
     part = replace(config, cache=replace(config.cache, kv_store_size=size))
-    places: list[ObjectStore | LocalStore] = []
+    places: list[Backend] = []
     try:
         for place in striped_places(where):
-            places.append(_at(part, place, space))
+            places.append(_place_of_stripes(part, place, space))
+        lost = sum(isinstance(place, Gone) for place in places)
+        if lost > PARITY:
+            raise StoreError(where, f"{lost} of {SHARES} places cannot be opened, {PARITY} at most may be gone")
         return StripedStore(places)
     except BaseException:
         for opened in places:
             opened.close()
         raise
+
+
+def _place_of_stripes(config: EngineConfig, place: str, space: bytes) -> Backend:
+    """One of the twelve; one that cannot be opened is gone, and said to be, until the engine starts again."""
+    try:
+        return _at(config, place, space)
+    except (StoreError, OSError) as error:
+        log.warning("a place of the striped KV store is gone: %s", error)
+        return Gone()

@@ -45,7 +45,7 @@ from headrace.worker.worker import Worker
 from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
 from .facts import eyes_of
-from .kv_launch import open_connector, store_place
+from .kv_launch import check_store, open_connector, store_place
 from .pictures import check_place_holder
 from .seats import ExpertSeat
 from .skipping import skip_rows, without_reuse
@@ -122,6 +122,7 @@ def launch(
 def load_parts(config: EngineConfig, progress: Progress | None = None, share: Share | None = None) -> Parts:
     """What engines are built from: the model with its weights (``share``: a rank's part of it only), the ops it runs
     on, its tokenizer."""
+    check_store(config)
     source = resolve_model(config.model.model, progress=named(progress, "pull"), offline=config.model.offline)
     tokenizer = open_tokenizer(source)
     num_threads = config.runtime.num_threads or env.num_threads() or usable_processors()

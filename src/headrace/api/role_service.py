@@ -67,7 +67,7 @@ def _connected(
     tokenizer = None if source.tokenizer_path is None else load_tokenizer(source.tokenizer_path)
     pair = ProcessPair(
         lambda which, flag, on_dead: RemoteClient(
-            addresses[which], secure=_client(secret), give_up=flag, on_dead=on_dead
+            addresses[which], role=("prefill", "decode")[which], secure=_client(secret), give_up=flag, on_dead=on_dead
         ),
         give_up,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -16,13 +15,10 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from headrace.config import EngineConfig, resolve
-from headrace.contract.errors import ConfigError
 from headrace.contract.request import SamplingParams
+from headrace.contract.sizes import parse_size
 
 ANY_VOCABULARY = 1 << 31  # none of these options names a token id
-SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
-MOST_BYTES = 1 << 62
-POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +48,13 @@ class EngineFlags:
             help="Where computed KV outlives the engine: a folder, tcp://HOST:PORT, s3://BUCKET/PREFIX, "
             "mooncake://HOST:PORT, striped:FILE (twelve places, one a line), or off."
         ),
+    ] = None
+    kv_store_size: Annotated[
+        str | None,
+        typer.Option(help="Most the store may take, such as 20GiB. Default: 4 GiB, a tenth of the free disk."),
+    ] = None
+    kv_store_secret: Annotated[
+        Path | None, typer.Option(help="File with the secret of the store's server (kvstore serve --secret).")
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     prefill_keep: Annotated[
@@ -101,6 +104,8 @@ class EngineFlags:
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,
+            "kv_store_size": None if self.kv_store_size is None else parse_size("kv_store_size", self.kv_store_size),
+            "kv_store_secret": None if self.kv_store_secret is None else str(self.kv_store_secret),
             "max_model_len": self.max_model_len,
             "prefill_keep": self.prefill_keep,
             "deterministic": self.deterministic or None,
@@ -158,17 +163,6 @@ class ReportFlags:
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on stdout.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
-
-
-def parse_size(field: str, text: str) -> int:
-    """Bytes of ``2GiB``, ``512M`` or ``1000``; units are powers of 1024. Raises ConfigError."""
-    match = SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(field, f"must be a size such as 512MiB or 2G, got {text!r}")
-    size = float(match[1]) * 1024 ** POWERS[match[2].upper()]
-    if size > MOST_BYTES:
-        raise ConfigError(field, f"is beyond any memory: {text[:40]!r}")
-    return int(size)
 
 
 def flagged(command: Callable[..., None]) -> Callable[..., None]:

@@ -45,7 +45,9 @@ def _group() -> None:
 
 @flagged
 def simulate_command(
-    trace: Annotated[Path, typer.Argument(help="JSON lines with hash_ids, as Mooncake's open traces.")],
+    trace: Annotated[
+        Path, typer.Argument(help='A request a line, {"hash_ids": [1, 2]}, as in Mooncake\'s open traces.')
+    ],
     report: ReportFlags,
     capacities: Annotated[str, typer.Option(help="Blocks the store holds; whole numbers, commas.")] = CAPACITIES,
     plot: Annotated[Path | None, typer.Option(help="Draw the rates into this .png file.")] = None,

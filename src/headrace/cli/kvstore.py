@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headrace import env
+from headrace.config_checks import MIN_STORE_BYTES
+from headrace.contract.errors import ConfigError
+from headrace.contract.sizes import parse_size
 
-from .console import print_json, print_table, to_stderr
-from .flags import ReportFlags, flagged, parse_size
+from .console import bytes_text, print_json, print_table, to_stderr
+from .flags import ReportFlags, flagged
 from .guard import GuardedCommand
+from .kv_store import said
 
 ADDRESS = "tcp://127.0.0.1:7420"
-Listen = Annotated[str, typer.Option(help="Where to listen; reachable from other machines only with --secret.")]
 Secret = Annotated[Path | None, typer.Option(help="File with the shared secret (mode 0600, 16 bytes or more).")]
 
 
@@ -38,7 +42,7 @@ def _group() -> None:
 def serve_command(
     report: ReportFlags,
     listen: Annotated[
-        str, typer.Option(help="Where to listen; other machines only with --secret.")
+        str, typer.Option(help="Where to listen, tcp://HOST:PORT or ipc://PATH; other machines only with --secret.")
     ] = "tcp://127.0.0.1:7420",
     folder: Annotated[Path | None, typer.Option(help="Default: kvstore in the cache folder.")] = None,
     size: Annotated[str | None, typer.Option(help="Most the folder may take, such as 50GiB.")] = None,
@@ -51,14 +55,17 @@ def serve_command(
     """Serve a store until interrupted. Engines use it with --kv-store ADDRESS."""
     from headrace.kv.exposition import exposed
     from headrace.kv.local import LocalStore
-    from headrace.kv.place import settle_capacity
+    from headrace.kv.place import check_listening, settle_capacity
     from headrace.kv.secret import read_secret
     from headrace.kv.server import StoreServer
 
     key = None if secret is None else read_secret(secret)
+    check_listening(listen)
     place = folder or env.cache_dir() / "kvstore"
-    capacity = settle_capacity(place, None if size is None else parse_size("size", size))
-    quota = None if tenant_quota is None else parse_size("tenant_quota", tenant_quota)
+    capacity = settle_capacity(place, None if size is None else _size("size", size))
+    quota = None if tenant_quota is None else _size("tenant_quota", tenant_quota)
+    if quota is not None and quota > capacity:
+        raise ConfigError("tenant_quota", f"{tenant_quota} is more than the store may take ({bytes_text(capacity)})")
     store = LocalStore(place, capacity, tenant_quota_bytes=quota)
     try:
         server = StoreServer(store, listen, secret=key)
@@ -67,24 +74,36 @@ def serve_command(
         raise
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: server.stop())
-    if report.as_json:
-        print_json({"address": server.address, "folder": str(place), "capacity_bytes": capacity})
-    else:
-        to_stderr(f"serving {place} on {server.address}")
-    with exposed(server.facts, metrics_port):
+    with closing(server), exposed(server.facts, metrics_port):
+        if report.as_json:
+            print_json({"address": server.address, "folder": str(place), "capacity_bytes": capacity})
+        else:
+            to_stderr(f"serving {place} on {server.address}")
         server.run()
+
+
+def _size(field: str, text: str) -> int:
+    """Bytes, enough for a store to work in. Raises ConfigError."""
+    size = parse_size(field, text)
+    if size < MIN_STORE_BYTES:
+        raise ConfigError(field, f"must be at least {bytes_text(MIN_STORE_BYTES)}, got {text!r}")
+    return size
 
 
 @flagged
 def stat_command(
     report: ReportFlags,
-    address: Annotated[str, typer.Argument(help="Where the server listens.")] = "tcp://127.0.0.1:7420",
+    address: Annotated[
+        str, typer.Argument(help="Where the server listens, tcp://HOST:PORT or ipc://PATH.")
+    ] = "tcp://127.0.0.1:7420",
     secret: Secret = None,
 ) -> None:
     """What a server holds and has done."""
     from headrace.kv.client import RemoteStore
+    from headrace.kv.place import check_address
     from headrace.kv.secret import read_secret
 
+    check_address(address)
     store = RemoteStore(address, secret=None if secret is None else read_secret(secret))
     try:
         facts = store.facts()
@@ -93,4 +112,4 @@ def stat_command(
     if report.as_json:
         print_json(facts)
     else:
-        print_table(("what", "value"), [[name.replace("_", " "), value] for name, value in facts.items()])
+        print_table(("what", "value"), [[name.replace("_", " "), said(name, value)] for name, value in facts.items()])

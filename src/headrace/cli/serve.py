@@ -19,9 +19,10 @@ import typer
 from headrace.config import EngineConfig, SchedulerConfig
 from headrace.contract.errors import ConfigError
 from headrace.contract.extras import how_to_get, missing
+from headrace.contract.sizes import parse_size
 
 from .console import print_json, to_stderr
-from .flags import EngineFlags, ReportFlags, flagged, parse_size
+from .flags import EngineFlags, ReportFlags, flagged
 from .interrupts import Terminated
 from .loading import check_model_names
 from .serve_roles import RoleFlags, serve_role, starter

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+CLONE_INSTALL = ".venv/bin/python -m pip install --no-build-isolation -Cbuild-dir=build/py"
+
 
 def missing(*modules: str) -> list[str]:
     """Those that cannot be imported; of a dotted name every part is looked for."""
@@ -11,8 +13,10 @@ def missing(*modules: str) -> list[str]:
 
 
 def how_to_get(extra: str) -> str:
-    """The ``extra`` of this package, as a command: for a clone, and for where the package came from an index."""
-    return f'.venv/bin/python -m pip install -e ".[{extra}]" in the clone (elsewhere: pip install "headrace[{extra}]")'
+    """The ``extra`` of this package, as a command: for a clone, whose built libraries are used again, and for where the
+    package came from an index."""
+    here = f'{CLONE_INSTALL} -e ".[{extra}]"'
+    return f'{here} in the clone (elsewhere: pip install "headrace[{extra}]")'
 
 
 def _found(name: str) -> bool:

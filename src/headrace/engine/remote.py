@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,9 +18,12 @@ from .process import ProcessClient
 from .sockets import Secure, connect_dealer
 from .starting import Flag
 
+log = logging.getLogger(__name__)
+
 CONNECT_TIMEOUT_S = 600.0
 SILENCE_TIMEOUT_S = 10.0
 PING_S = 1.0
+REMIND_FIRST_S, REMIND_S = 5.0, 30.0  # of waiting: then who waits is told for whom, and again
 REFUSED_FOR_S = 20.0  # longer than an engine takes to notice that its front is gone
 
 
@@ -46,13 +50,30 @@ class _Elsewhere:
         """Nothing lies anywhere."""
 
 
+class Reminder:
+    """When somebody who waits should be told so: after some seconds, then now and then."""
+
+    def __init__(self, now: float) -> None:
+        self._next = now + REMIND_FIRST_S
+
+    def due(self, now: float) -> bool:
+        if now < self._next:
+            return False
+        self._next = now + REMIND_S
+        return True
+
+
 class RemoteClient(ProcessClient):
-    """Waits until the engine at ``address`` answers. Raises EngineDead when it does not, or serves another front."""
+    """Waits until the engine at ``address`` answers. Raises EngineDead when it does not, or serves another front.
+
+    ``role``: what its user calls it, for messages.
+    """
 
     def __init__(
         self,
         address: str,
         *,
+        role: str = "",
         secure: Secure | None = None,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         silence_timeout_s: float = SILENCE_TIMEOUT_S,
@@ -60,6 +81,7 @@ class RemoteClient(ProcessClient):
         on_dead: Callable[[str], None] | None = None,
     ) -> None:
         self._address, self._label = address, ""
+        self._called = f"the {role} engine at {address}" if role else f"the engine at {address}"
         self._next_ping_s = 0.0
         elsewhere: Any = _Elsewhere()
         self._process, self._folder = elsewhere, elsewhere
@@ -69,16 +91,20 @@ class RemoteClient(ProcessClient):
     def _await_ready(self, timeout_s: float) -> dict[str, Any]:
         decoder = msgspec.msgpack.Decoder(ToFront)
         deadline = time.monotonic() + timeout_s
+        reminder, reason = Reminder(time.monotonic()), "is it running, and is the secret the same?"
         why = f"{self._address}: no answer within {timeout_s:g} s (is it running, and is the secret the same?)"
         while time.monotonic() < deadline and not self._give_up.is_set():
             self._ping(Greet())
             if not self._socket.poll(POLL_MS):
+                if reminder.due(time.monotonic()):
+                    log.warning("still waiting for %s: %s", self._called, reason)
                 continue
             message = decoder.decode(self._socket.recv())
             if isinstance(message, Ready):
                 return message.info
             if isinstance(message, Failed):  # perhaps its front is dead, and it has yet to notice
                 why = f"{self._address}: {message.message}"
+                reason = message.message
                 deadline = min(deadline, time.monotonic() + REFUSED_FOR_S)
         raise EngineDead("the engine is not needed any more" if self._give_up.is_set() else why)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from headrace.contract.errors import StoreError
 from headrace.contract.ports import Bytes
 
 from .records import RecordSpec, StoreMatch, usable_grains
@@ -63,6 +64,45 @@ class Backend(Protocol):
     def close(self) -> None:
         """Later calls store and find nothing."""
         ...
+
+
+class Gone:
+    """A Backend that could not be opened: has nothing, takes nothing."""
+
+    fast_lookups = True
+
+    def has(self, keys: Sequence[Name]) -> list[bool]:
+        return [False] * len(keys)
+
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+        del keys, specs
+        return StoreMatch(0)
+
+    def get(self, key: bytes, kind: int) -> Bytes | None:
+        """Nothing."""
+
+    def get_range(self, key: bytes, kind: int, offset: int, length: int) -> Bytes | None:
+        """Nothing."""
+
+    def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
+        """Nothing."""
+
+    def release(self, lease: int) -> None:
+        """There was none."""
+
+    def put(self, key: bytes, kind: int, payload: Bytes, **fields: object) -> bool:
+        del key, kind, payload, fields
+        return False
+
+    def delete(self, key: bytes, kind: int) -> bool:
+        del key, kind
+        return False
+
+    def names(self) -> Iterator[Name]:
+        raise StoreError("a place", "is gone")
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
 
 def part_of(value: Bytes | None, offset: int, length: int) -> Bytes | None:

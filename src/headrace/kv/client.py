@@ -6,6 +6,7 @@ a small pool.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,8 @@ from .wire import (
 CALL_TIMEOUT_S = 5.0
 HIGH_WATER = 64
 
+log = logging.getLogger("headrace.kv")
+
 A = TypeVar("A", bound=Answer)
 
 
@@ -73,7 +76,7 @@ class RemoteStore:
         self._backoff = Backoff(clock)
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self._encode = msgspec.msgpack.Encoder().encode
-        self.closed = False
+        self.closed, self.refused = False, 0
 
     # -- what a connector asks ----------------------------------------------------------------------------------
 
@@ -114,11 +117,23 @@ class RemoteStore:
             )
 
         answer = self._call(ask, Stored, [payload.data], awaited=False)
-        return answer is not None and answer[0].stored == [True]
+        stored = answer is not None and answer[0].stored == [True]
+        if answer is not None and not stored:
+            self._note_refused()
+        return stored
+
+    def _note_refused(self) -> None:
+        """A server that answers and stores nothing fails no request: told once, counted by whoever saves."""
+        self.refused += 1
+        if self.refused == 1:
+            reason = "what it holds is worth more, the tenant's quota is used up, or its disk fails"
+            log.warning(
+                "the KV store at %s refused a value: %s. Refused ones are counted as dropped", self.address, reason
+            )
 
     def facts(self) -> dict[str, int | float | str]:
         """What the server says of itself. Raises StoreError when it does not answer."""
-        answer = self._call(lambda n: Ask(number=n), Facts)
+        answer = self._call(lambda n: Ask(number=n), Facts, told=False)
         if answer is None:
             raise StoreError(self.address, "does not answer (is it running, and is the secret the same?)")
         return answer[0].facts
@@ -134,9 +149,10 @@ class RemoteStore:
     # -- one call -----------------------------------------------------------------------------------------------
 
     def _call(
-        self, make: Any, kind: type[A], payloads: Sequence[Any] = (), *, awaited: bool = True
+        self, make: Any, kind: type[A], payloads: Sequence[Any] = (), *, awaited: bool = True, told: bool = True
     ) -> tuple[A, list[Any]] | None:
-        """The answer and its payloads; None when it did not come in time, or was a refusal."""
+        """The answer and its payloads; None when it did not come in time, or was a refusal. ``told``: a failure is
+        said in the log."""
         deadline = self._clock() + self._timeout_s
         with self._lock:
             if self.closed or not self._backoff.over(awaited=awaited):
@@ -150,7 +166,7 @@ class RemoteStore:
                 answer, frames = self._await(socket, number, deadline)
         except (zmq.ZMQError, msgspec.MsgspecError, TimeoutError) as error:
             self._backoff.silent()
-            if not self.closed:
+            if told and not self.closed:
                 self._health.failed("a request", error)
             return None
         self._backoff.answered()
@@ -161,7 +177,9 @@ class RemoteStore:
         while True:
             left = deadline - self._clock()
             if left <= 0 or not socket.poll(int(left * 1000) + 1):
-                raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+                raise TimeoutError(
+                    f"no answer within {self._timeout_s:g} s (is it running, and is the secret the same?)"
+                )
             frames = socket.recv_multipart(copy=False)
             answer = self._decoder.decode(frames[0].buffer)
             if answer.number == number:

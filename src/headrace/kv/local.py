@@ -27,6 +27,7 @@ from .disk import Disk
 from .facts import facts_of
 from .health import Health
 from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
+from .place import refuse_foreign
 from .policy import Policy
 from .records import Match, RecordSpec, StoreMatch, usable_grains
 from .recovery import open_index
@@ -68,12 +69,14 @@ class LocalStore:
         self.lock = threading.RLock()
         self.segments = folder / "segments"
         self.pinned: Callable[[EntryKey], bool] = lambda _: False  # what must not be evicted now
+        self.refused: Entry | None = None  # the last value there was no room for
         self._writer: SegmentWriter | None = None
         self._closed = False
         self.index = self._open()
         self._uses = Uses(self.index, self.chooser, capacity_bytes, clock)
 
     def _open(self) -> Index:
+        refuse_foreign(self.folder)
         place = self.folder / "index"
         try:
             for path in (self.segments, place):
@@ -237,19 +240,17 @@ class LocalStore:
 
     def _store(self, head: ValueHead, payload: Bytes) -> bool:
         self.flush_uses()
-        allowed = reclaim.within_quota(self, head.tenant, head.span)
-        if not allowed or not reclaim.make_room(self, head.span + 2 * PAGE):
+        what = (head.length, head.kind, head.ttl_class, head.depth, head.turn, head.name_space, head.tenant)
+        entry = Entry(0, 0, *what, self.clock(), self._uses.asked_at(head.key))
+        if not reclaim.admit(self, entry):
             return False
-        now = self.clock()
         writer, offset = self.append(replace(head, crcs=page_crcs(payload)), payload)
-        place = (writer.number, offset, head.length, head.kind, head.ttl_class, head.depth, head.turn)
-        entry = Entry(*place, head.name_space, head.tenant, now, now)
         name = entry_key(head.key, head.kind)
         with self.index.change() as change:
             change.set_size(writer.number, writer.size)
             held = change.get(name)
             if held is None or not self._serves_entry(held):  # another process may have been faster
-                change.put(name, entry)
+                change.put(name, replace(entry, segment=writer.number, offset=offset))
         return True
 
     def append(self, head: ValueHead, payload: Bytes) -> tuple[SegmentWriter, int]:

@@ -29,6 +29,7 @@ from .records import RecordSpec, StoreMatch
 from .segment import CRC_BYTES, MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, encode_head, page_crcs
 
 LOOKUPS = 16  # at once
+METADATA = "169.254.169.254"  # where a machine in a cloud may ask who it is
 REQUEST_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
@@ -71,7 +72,7 @@ class ObjectStore:
             found = otherwise
         except Exception as error:  # obstore's errors share no base with Python's; any is a miss
             self.counts.failed_reads += 1
-            self._health.failed("a request", f"{type(error).__name__}: {error}")
+            self._health.failed("a request", _reason(error))
             if not _refusal(error):
                 self._backoff.silent()
             return otherwise
@@ -248,6 +249,14 @@ def _checked(whole: Bytes, key: bytes, kind: int, space: bytes) -> Bytes | None:
         return None
     value = whole[PAGE:]
     return value if len(value) == head.length and page_crcs(value) == head.crcs else None
+
+
+def _reason(error: Exception) -> str:
+    """One line. Without credentials the library asks the machine's own metadata service, which tells a user nothing."""
+    text = f"{type(error).__name__}: {error}"
+    if METADATA in text or "credential" in text.lower():
+        return "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_ENDPOINT: not Amazon's)"
+    return text
 
 
 def _refusal(error: Exception) -> bool:

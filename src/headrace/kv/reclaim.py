@@ -20,59 +20,91 @@ if TYPE_CHECKING:
 
 WORTH_MOVING = 0.5  # a segment with more than this share alive is emptied by eviction rather than copied
 ROUNDS = 64  # of making room; then the put is refused
+AGE_PER_GRAIN = 2  # values by which a grain counts as older for each one before it: more than writing a chain takes
+INCOMING: EntryKey = b""  # stands among the entries for what is not stored yet
 
 
-def make_room(store: LocalStore, need: int) -> bool:
-    """Evicts and collects until ``need`` more bytes fit; false when they never will."""
+def admit(store: LocalStore, incoming: Entry) -> bool:
+    """Makes room for a value, within the quota of its tenant; false when it is worth less than all that would have to
+    go for it: of a prompt that is larger than the store the beginning stays, and the rest is not written."""
+    if _behind_refused(store.refused, incoming):
+        return False
+    admitted = within_quota(store, incoming) and make_room(store, incoming)
+    store.refused = None if admitted else incoming
+    return admitted
+
+
+def _behind_refused(refused: Entry | None, incoming: Entry) -> bool:
+    """Whether it is of the prompt that was refused last, and deeper: it need not be ranked again."""
+    if refused is None or incoming.span < refused.span:
+        return False
+    same = (refused.tenant, refused.name_space, refused.used) == (incoming.tenant, incoming.name_space, incoming.used)
+    return same and refused.turn >= incoming.turn and refused.depth < incoming.depth
+
+
+def make_room(store: LocalStore, incoming: Entry) -> bool:
+    """Evicts and collects until a value fits; false when it never will, or is itself what should leave first."""
+    need = incoming.span + 2 * PAGE
     for _ in range(ROUNDS):
         rows = store.index.all_segments()
         if sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
             return True
-        if collect(store):
+        if collect(store) or evict(store, max(need, store.segment_bytes), incoming=incoming):
             continue
-        if not evict(store, max(need, store.segment_bytes)):
-            store.seal()  # nothing is left but what the open segment wastes
-            if not collect(store):
-                return False
+        own = rows.get(store.open_segment_number or -1)
+        if own is None or own.live > WORTH_MOVING * own.size:
+            return False
+        store.seal()  # nothing is left but what the open segment wastes
+        if not collect(store):
+            return False
     return False
 
 
 def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tuple[EntryKey, Entry]]:
-    """Those that leave first, first: expired ones, then by the policy; of equals the deepest."""
+    """Those that leave first, first: expired ones, then by the policy, to which depth counts as age; of equals the
+    deepest. What is deep is shared by few and of no use without what is before it."""
     now = store.clock()
     entries = sorted(entries, key=lambda pair: (pair[1].used, -pair[1].depth))
     capacity = len(entries)
 
     def order(numbered: tuple[int, tuple[EntryKey, Entry]]) -> tuple[bool, float, int]:
         position, (_, entry) = numbered
-        item = Item(position, entry.depth, entry.turn, size=entry.length)
+        item = Item(position - AGE_PER_GRAIN * entry.depth, entry.depth, entry.turn, size=entry.length)
         return not expired(entry.ttl_class, entry.used, now), store.policy.rank(item, capacity), -entry.depth
 
     return [pair for _, pair in sorted(enumerate(entries), key=order)]
 
 
-def within_quota(store: LocalStore, tenant: bytes, need: int) -> bool:
-    """Makes a tenant's own values give way to its new ones; false when ``need`` bytes are more than it may have."""
-    quota = store.tenant_quota_bytes
-    if quota is None or need > quota:
+def within_quota(store: LocalStore, incoming: Entry) -> bool:
+    """Makes a tenant's own values give way to its new one; false when that is more than it may have, or is itself
+    what should leave first."""
+    quota, tenant = store.tenant_quota_bytes, incoming.tenant
+    if quota is None or incoming.span > quota:
         return quota is None
-    over = store.index.tenant_bytes(tenant) + need - quota
+    over = store.index.tenant_bytes(tenant) + incoming.span - quota
     if over > 0:
-        evict(store, over, tenant)
-    return store.index.tenant_bytes(tenant) + need <= quota
+        evict(store, over, tenant, incoming=incoming, least=over)
+    return store.index.tenant_bytes(tenant) + incoming.span <= quota
 
 
-def evict(store: LocalStore, size: int, tenant: bytes | None = None) -> int:
-    """Forgets the least valuable entries (of one tenant), ``size`` bytes of them; returns how many."""
+def evict(
+    store: LocalStore, size: int, tenant: bytes | None = None, *, incoming: Entry | None = None, least: int = 0
+) -> int:
+    """Forgets the least valuable entries (of one tenant), ``size`` bytes of them; returns how many.
+
+    Only such as are worth less than ``incoming``; none where these are fewer than ``least`` bytes.
+    """
     victims, freed = [], 0
-    entries = store.index.all_entries()
-    for key, entry in ranked(store, [pair for pair in entries if tenant in (None, pair[1].tenant)]):
-        if freed >= size:
+    entries = [pair for pair in store.index.all_entries() if tenant in (None, pair[1].tenant)]
+    for key, entry in ranked(store, entries if incoming is None else [*entries, (INCOMING, incoming)]):
+        if freed >= size or key == INCOMING:
             break
         if store.pinned(key):
             continue
         victims.append(key)
         freed += entry.span
+    if freed < least:
+        return 0
     with store.index.change() as change:
         count = sum(change.remove(key) for key in victims)
     store.counts.evicted += count

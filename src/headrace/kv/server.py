@@ -24,6 +24,7 @@ from .leases import Leases
 from .local import LocalStore
 from .secret import Doorman, secure_server
 from .segment import checksum
+from .standing import refuse_taken
 from .wire import (
     MOST_FRAME_BYTES,
     Answer,
@@ -65,6 +66,7 @@ class StoreServer:
     ) -> None:
         if secret is None and not listen.startswith(LOOPBACK):
             raise StoreError(listen, "needs a secret: without one only this machine may be listened on")
+        refuse_taken(listen)
         self._store = store
         self._leases = Leases(clock, int(LEASED_SHARE * store.capacity_bytes))
         store.pinned = self._leases.pinned
@@ -106,11 +108,15 @@ class StoreServer:
                     self._serve(self._socket.recv_multipart())
                 self._counts["leases_expired"] += self._leases.sweep()
         finally:
-            self._socket.close()
-            if self._doorman is not None:
-                self._doorman.close()
-            self._context.term()
-            self._store.close()
+            self.close()
+
+    def close(self) -> None:
+        """For a server that does not run (any more). May be called twice."""
+        self._socket.close()
+        if self._doorman is not None:
+            self._doorman.close()
+        self._context.term()
+        self._store.close()
 
     def stop(self) -> None:
         """From any thread, or from a signal's handler."""

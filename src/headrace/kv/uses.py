@@ -6,7 +6,7 @@ Bounded: what is not flushed in time is forgotten, which makes a value look olde
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from .index import EntryKey, Index, entry_key
 
 USED_BATCH = 256  # uses written down at once
 MOST_ASKED = 256  # chains that wait to be judged
+MOST_LACKING = 1 << 16  # keys that were asked for and not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Uses:
         self._lock = threading.Lock()
         self._used: dict[EntryKey, float] = {}
         self._asked: deque[Asked] = deque(maxlen=MOST_ASKED)
+        self._lacking: OrderedDict[bytes, float] = OrderedDict()
 
     def note(self, name: EntryKey) -> bool:
         """A value was read; true when it is time to flush."""
@@ -44,7 +46,20 @@ class Uses:
 
     def note_chain(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
         """A chain was asked for."""
-        self._asked.append(Asked(keys, found, tuple(kinds), self._clock()))
+        now = self._clock()
+        self._asked.append(Asked(keys, found, tuple(kinds), now))
+        with self._lock:
+            for key in keys[found:]:
+                self._lacking[key] = now
+                self._lacking.move_to_end(key)
+            while len(self._lacking) > MOST_LACKING:
+                self._lacking.popitem(last=False)
+
+    def asked_at(self, key: bytes) -> float:
+        """When a value that is now stored was asked for; now, where nobody did. All of one prompt get one time, however
+        long it takes to compute: else what was written first, its beginning, would be the oldest and leave first."""
+        with self._lock:
+            return self._lacking.get(key, self._clock())
 
     def flush(self) -> None:
         """Writes down what was used, and lets the chooser see what was asked for."""

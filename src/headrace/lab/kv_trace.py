@@ -19,6 +19,7 @@ from headrace.kv.shadow import CANDIDATES, AdaptiveCache
 
 NEVER = 1 << 62
 MAX_LINE_BYTES = 1 << 24
+EXAMPLE = '{"timestamp": 0, "input_length": 1000, "hash_ids": [1, 2]}'
 
 Chains = list[list[int]]
 
@@ -27,7 +28,7 @@ class TraceLine(msgspec.Struct):
     """One request of a trace; fields not named here are passed over."""
 
     hash_ids: list[int]
-    timestamp: int = 0
+    timestamp: float = 0
     input_length: int = 0
 
 
@@ -74,7 +75,7 @@ def _decode(decoder: msgspec.json.Decoder[TraceLine], path: Path, number: int, l
             raise ValueError(f"longer than {MAX_LINE_BYTES} bytes")
         return decoder.decode(line).hash_ids
     except (msgspec.MsgspecError, ValueError) as error:
-        raise ConfigError("trace", f"{path}:{number}: {error}") from None
+        raise ConfigError("trace", f"{path}:{number}: {error}. A line looks so: {EXAMPLE}") from None
 
 
 def simulate(chains: Chains, capacities: Sequence[int], tick: Callable[[int], None] | None = None) -> TraceReport:

@@ -13,13 +13,14 @@ from typer.testing import CliRunner
 
 from headrace.cli import checks
 from headrace.cli.console import bytes_text, printable
-from headrace.cli.flags import EngineFlags, ReportFlags, SamplingFlags, flagged, parse_size
+from headrace.cli.flags import EngineFlags, ReportFlags, SamplingFlags, flagged
 from headrace.cli.guard import GuardedCommand, one_line
 from headrace.cli.interrupts import Interrupts
 from headrace.cli.loading import PlainProgress, check_model_name
 from headrace.cli.main import build_app
 from headrace.cli.model_facts import ranges
 from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, PullError, UnknownModel, WorkerError
+from headrace.contract.sizes import parse_size
 
 
 @pytest.mark.parametrize(

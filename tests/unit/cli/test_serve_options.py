@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.api.launch import load_parts
 from headrace.cli.serve import check_tls, check_words
+from headrace.config import resolve
 from headrace.contract.errors import ConfigError
 from headrace.contract.extras import how_to_get, missing
 from headrace.kv.place import check_place
@@ -33,10 +35,38 @@ def test_an_empty_name_is_refused() -> None:
         check_words(["a", " "], [])
 
 
-@pytest.mark.parametrize("place", ["ftp://x", "redis://h:1", "S3://bucket", "s3//bucket", "tcp//h"])
+@pytest.mark.parametrize("place", ["ftp://x", "redis://h:1", "S3://bucket", "s3//bucket", "tcp//h", "tpc:/x", "s3:b"])
 def test_a_store_of_an_unknown_kind_makes_no_folder(place: str) -> None:
     with pytest.raises(ConfigError, match="kv_store"):
         check_place(place)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("tcp://127.0.0.1", "tcp://HOST:PORT"),
+        ("tcp://:7420", "tcp://HOST:PORT"),
+        ("mooncake://h:0", "mooncake://HOST:PORT"),
+        ("s3://", "names no bucket"),
+        ("ipc://", "names no socket"),
+        ("striped:", "names no file"),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused_in_plain_words(place: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_place(place)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "kv"):
+        with pytest.raises(ConfigError, match="is a file"):
+            check_place(str(place))
+
+
+def test_a_store_that_cannot_work_is_refused_before_the_model_is_looked_for() -> None:
+    with pytest.raises(ConfigError, match="kv_store"):
+        load_parts(resolve({"model": "no/such/model", "kv_store": "tcp://127.0.0.1"}))
 
 
 @pytest.mark.parametrize("place", ["/var//kv", "kv", "~/kv", "tcp://h:1", "s3://b/p", "striped:f", "mooncake://h:1"])

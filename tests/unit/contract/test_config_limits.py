@@ -13,11 +13,11 @@ from tiny_models import CONFIGS
 
 from headrace.api.launch import launch
 from headrace.api.ranks import thread_shares
-from headrace.cli.flags import parse_size
 from headrace.config import EngineConfig, resolve
 from headrace.config_checks import BYTE_COUNTS
 from headrace.contract.errors import ConfigError, ModelError
 from headrace.contract.layout import KVLayout, group_layers
+from headrace.contract.sizes import parse_size
 from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import configure
 from headrace.models.registry import load_model, require_memory

@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 from headrace.cli.kv_store import sizes
 from headrace.cli.main import build_app
+from headrace.config import resolve
+from headrace.contract.errors import ConfigError, StoreError
 from headrace.contract.layout import KVGroup, KVKind, KVLayout
 from headrace.kv.keys import tenant_tag
 from headrace.kv.local import LocalStore
@@ -58,7 +60,7 @@ def test_check_fails_on_damage_and_drops_it(folder: Path) -> None:
 
 
 def test_purge_and_gc(folder: Path) -> None:
-    assert told("purge", "--kv-store", str(folder), "--tenant", "a") == {"purged": 6}
+    assert told("purge", "--kv-store", str(folder), "--tenant", "a") == {"folder": str(folder), "purged": 6}
     before = told("stat", "--kv-store", str(folder))
     freed = told("gc", "--kv-store", str(folder))
     assert freed["expired"] == 0
@@ -66,7 +68,7 @@ def test_purge_and_gc(folder: Path) -> None:
     store = LocalStore(folder, ROOMY)
     assert [number for number in range(9) if found(store, number)] == [0, 3, 6]
     store.close()
-    assert told("purge", "--kv-store", str(folder), "--all") == {"purged": 3}
+    assert told("purge", "--kv-store", str(folder), "--all")["purged"] == 3
 
 
 def test_what_is_refused(tmp_path: Path, folder: Path) -> None:
@@ -105,3 +107,88 @@ def test_the_place_and_its_bound(tmp_path: Path) -> None:
     assert default_folder(tmp_path) == tmp_path / "kv"
     assert settle_capacity(tmp_path / "not" / "there", 123) == 123
     assert 0 < settle_capacity(tmp_path / "not" / "there", None) <= DEFAULT_BYTES
+
+
+def test_the_store_of_the_environment_or_a_file_is_meant(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_KV_STORE", str(folder))
+    assert told("stat")["values"] == 9
+    assert told("purge", "--tenant", "a") == {"folder": str(folder), "purged": 6}
+    monkeypatch.setenv("HEADRACE_KV_STORE", "off")
+    result = kv("stat")
+    assert result.exit_code == 2
+    assert "kv_store: is off" in result.output
+    toml = tmp_path / "engine.toml"
+    toml.write_text(f'kv_store = "{folder}"\n')
+    assert told("stat", "--config", str(toml))["values"] == 3
+
+
+def test_a_purge_that_finds_nothing_says_so(folder: Path) -> None:
+    result = kv("purge", "--kv-store", str(folder), "--tenant", "nobody")
+    assert result.exit_code == 1
+    assert f"nothing was stored under this salt in {folder}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("tcp://127.0.0.1:7420", "kvstore stat tcp://127.0.0.1:7420"),
+        ("s3://bucket/prefix", "its own tools"),
+        ("mooncake://127.0.0.1:50051", "its master"),
+        ("tcp://127.0.0.1", "needs a host and a port"),
+    ],
+)
+def test_stores_elsewhere_have_others_that_look_after_them(place: str, words: str) -> None:
+    result = kv("stat", "--kv-store", place)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_somebody_else_s_folder_is_left_as_it_is(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "index").mkdir(parents=True)
+    (theirs / "index").chmod(0o755)
+    (theirs / "index" / "data.mdb").write_bytes(b"somebody's")
+    result = kv("stat", "--kv-store", str(theirs))
+    assert result.exit_code == 2
+    assert "is not a KV store" in result.output
+    with pytest.raises(StoreError, match="is not a KV store"):
+        LocalStore(theirs, ROOMY)
+    assert (theirs / "index" / "data.mdb").read_bytes() == b"somebody's"
+    assert (theirs / "index").stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in theirs.iterdir()] == ["index"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--size", "0"), "size: must be at least"),
+        (("--tenant-quota", "0"), "tenant_quota: must be at least"),
+        (("--size", "2MiB", "--tenant-quota", "3MiB"), "tenant_quota: 3MiB is more than"),
+        (("--listen", "nonsense"), "tcp://HOST:PORT or ipc://PATH"),
+        (("--listen", "tcp://127.0.0.1"), "needs a host and a port"),
+    ],
+)
+def test_servers_that_could_not_serve_are_refused(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    result = CliRunner().invoke(build_app(), ["kvstore", "serve", "--folder", str(tmp_path / "kv"), *arguments])
+    assert result.exit_code == 2
+    assert words in result.output
+    assert not (tmp_path / "kv").exists()
+
+
+def test_a_malformed_address_is_told_at_once() -> None:
+    result = CliRunner().invoke(build_app(), ["kvstore", "stat", "127.0.0.1:7420"])
+    assert result.exit_code == 2
+    assert "must be tcp://HOST:PORT or ipc://PATH" in result.output
+
+
+def test_sizes_in_a_file_may_have_units(tmp_path: Path) -> None:
+    toml = tmp_path / "engine.toml"
+    toml.write_text('kv_store_size = "20GiB"\nkv_memory = 1000000\n')
+    cache = resolve({}, toml).cache
+    assert (cache.kv_store_size, cache.kv_memory) == (20 << 30, 1_000_000)
+    toml.write_text('kv_store_size = "much"\n')
+    with pytest.raises(ConfigError, match="kv_store_size: must be a size"):
+        resolve({}, toml)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from kv_values import FaultyDisk, found, put
 
+from headrace.engine.remote import Reminder
 from headrace.kv.backoff import AWAITED_BACKOFF_S
 from headrace.kv.client import RemoteStore
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.health import AGAIN_S, Health
 from headrace.kv.local import LocalStore
-from headrace.kv.objects import ObjectStore
+from headrace.kv.objects import ObjectStore, _reason
 
 DEADLINE_S = 30.0
 Told = Callable[[], list[str]]
@@ -125,3 +126,14 @@ def test_a_server_that_is_not_there_is_told_of_before_anybody_asks(told: Told) -
     connector.close()
     [line] = lines
     assert line.startswith("the KV store at tcp://127.0.0.1:1 fails at a request")
+
+
+def test_a_bucket_without_credentials_says_which_are_missing() -> None:
+    for words in ("error performing PUT http://169.254.169.254/latest/api/token", "the credential provider was not on"):
+        assert "AWS_ACCESS_KEY_ID" in _reason(OSError(words))
+    assert _reason(OSError("slow")) == "OSError: slow"
+
+
+def test_who_waits_is_told_after_some_seconds_and_then_now_and_then() -> None:
+    reminder = Reminder(100.0)
+    assert [second for second in range(100, 170) if reminder.due(float(second))] == [105, 135, 165]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ BLOCK = RecordSpec(RecordKind.BLOCK, (0,), 5000)
 STATE = RecordSpec(RecordKind.STATE, (1,), 5000, (1,), Match.TRAILING, 200)
 TENANT = bytes(16)
 LOOPBACK = "tcp://127.0.0.1:*"
+ROOMY = 64 << 20
 
 
 class Clock:
@@ -75,9 +77,9 @@ def client(server: StoreServer) -> Iterator[RemoteStore]:
     store.close()
 
 
-def put(store: Any, number: int, kind: int = 0) -> bool:
-    key = key_of(number)
-    return bool(store.put(key, kind, payload_of(key), tenant=TENANT, depth=number, turn=3))
+def put(store: Any, number: int, kind: int = 0, depth: int | None = None) -> bool:
+    key, depth = key_of(number), number if depth is None else depth
+    return bool(store.put(key, kind, payload_of(key), tenant=TENANT, depth=depth, turn=3))
 
 
 def match(store: Any, *numbers: int, specs: tuple[RecordSpec, ...] = (BLOCK,)) -> StoreMatch:
@@ -144,11 +146,11 @@ def test_a_lease_keeps_its_values_from_being_evicted(tmp_path: Path) -> None:
             put(store, number)
         found = match(store, 0, 1, 2)
         for number in range(3, 80):
-            assert put(store, number)
+            assert put(store, number, depth=0)
         assert all(store.get_leased(found.lease, key_of(n), 0) is not None for n in range(3))
         store.release(found.lease)
         for number in range(80, 140):
-            put(store, number)
+            put(store, number, depth=0)
         assert match(store, 0).grains == 0
         store.close()
 
@@ -343,3 +345,29 @@ class RemoteMachine(RuleBasedStateMachine):
 
 TestRemoteMachine = RemoteMachine.TestCase
 TestRemoteMachine.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
+
+
+def test_an_address_on_which_somebody_answers_is_not_taken_over(tmp_path: Path) -> None:
+    address = f"ipc://{tmp_path}/s"
+    first = StoreServer(LocalStore(tmp_path / "a", ROOMY), address)
+    second = LocalStore(tmp_path / "b", ROOMY)
+    with pytest.raises(StoreError, match="another server answers there"):
+        StoreServer(second, address)
+    second.close()
+    assert (tmp_path / "s").exists()
+    first.close()
+    (tmp_path / "s").unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as killed:  # what one leaves that is killed
+        killed.bind(str(tmp_path / "s"))
+    StoreServer(LocalStore(tmp_path / "a", ROOMY), address).close()
+
+
+def test_refused_puts_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(tmp_path, capacity=50_000) as server:
+        client = RemoteStore(server.address, timeout_s=60)
+        for number in range(3):
+            key = key_of(number)
+            assert not client.put(key, 0, payload_of(key, 60_000), tenant=TENANT, depth=0)
+        assert client.refused == 3
+        client.close()
+    assert sum("refused a value" in record.getMessage() for record in caplog.records) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kv_places import Place
 from kv_values import found, key_of, payload_of, put
 
+from headrace.api.kv_launch import _striped
+from headrace.config import resolve
 from headrace.contract.errors import ConfigError, StoreError
 from headrace.kv.crew import MOST_OPEN
 from headrace.kv.local import LocalStore
@@ -318,3 +321,22 @@ def test_what_a_value_takes_on_twelve_disks(tmp_path: Path, length: int, factor:
     spans = sum(entry.span for place in places for _, entry in place.index.all_entries())
     assert round(spans / length, 2) == factor
     store.close()
+
+
+def test_two_places_that_cannot_be_opened_are_gone_and_the_rest_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folders = [tmp_path / f"place-{i}" for i in range(SHARES)]
+    (tmp_path / "places").write_text("\n".join(map(str, folders)))
+    config = resolve({"kv_store": f"striped:{tmp_path / 'places'}", "kv_store_size": 1 << 30})
+    for lost in folders[:2]:
+        lost.touch()
+    store = _striped(config, config.cache.kv_store, bytes(32))
+    assert put(store, 1)  # type: ignore[arg-type]
+    assert found(store, 1)  # type: ignore[arg-type]
+    store.close()
+    assert sum("a place of the striped KV store is gone" in r.getMessage() for r in caplog.records) == 2
+    rmtree(folders[2])
+    folders[2].touch()
+    with pytest.raises(StoreError, match="3 of 12 places cannot be opened"):
+        _striped(config, config.cache.kv_store, bytes(32))
