@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -32,7 +33,8 @@ START_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 5.0
 POLL_S = 1.0  # between two signs that slots are still wanted
 SILENT_S = 3.0  # a child gives a sign twice a second
-MOST_ASKED = 256  # unanswered, all fetches together: more would fill the socket of a child that is stuck
+MOST_ASKED = 64  # unanswered, all fetches together: some two hundred messages fill the socket of a child that is stuck
+SEND_TIMEOUT_S = 1  # then it was full all the same
 COMMAND = "from headrace.kv.fetch_child import fetch_main; fetch_main({})"
 
 
@@ -135,8 +137,12 @@ class FetchProcess:
         self._say(Free(slot.number, slot.generation))
 
     def _say(self, message: ToFetcher) -> None:
-        with self._sending, contextlib.suppress(OSError):  # a child that is gone: ``serve`` sees to it
-            self._pipe.send_bytes(msgspec.msgpack.encode(message))
+        """A child that takes nothing is gone or stuck, and may have half a message: it is ended, ``serve`` sees it."""
+        try:
+            with self._sending:
+                self._pipe.send_bytes(msgspec.msgpack.encode(message))
+        except OSError:
+            self.kill()
 
     # -- hearing ------------------------------------------------------------------------------------------------
 
@@ -196,7 +202,8 @@ class FetchProcess:
 
     def close(self) -> None:
         """After its end: nothing of it stays."""
-        self._process.wait(CLOSE_TIMEOUT_S)  # killed, if nothing else
+        with contextlib.suppress(subprocess.TimeoutExpired):  # killed, but a disk does not let go of it
+            self._process.wait(CLOSE_TIMEOUT_S)
         with self._sending:
             self._pipe.close()
         self._shared.forget_name()
@@ -207,5 +214,6 @@ def _start() -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = [sys.executable, "-c", COMMAND.format(theirs.fileno())]
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         return process, Connection(ours.detach())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,17 @@ import pytest
 from kv_values import key_of, payload_of, put
 
 from headrace.contract.errors import StoreError
-from headrace.kv.fetch_process import FetchProcess
+from headrace.kv.client import RemoteStore
+from headrace.kv.fetch_process import MOST_ASKED, FetchProcess
 from headrace.kv.fetcher import LONGEST_PAUSE_S, Fetcher, Pauses, open_fetcher, ring_for
 from headrace.kv.local import LocalStore
-from headrace.kv.opening import Errand
+from headrace.kv.opening import Errand, open_store_at
 from headrace.kv.reading import DirectReader, Wanted
+from headrace.kv.records import RecordKind, RecordSpec
 from headrace.kv.ring import RingShape
+from headrace.kv.server import StoreServer
 from headrace.kv.shared import FOLDER, PREFIX
+from headrace.kv.shares import SHARES
 
 SPACE = b"s" * 16
 ROOMY = 64 << 20
@@ -107,6 +112,33 @@ def test_values_are_those_of_the_store_itself(errand: Errand, fetcher: Fetcher) 
     assert shared_names(os.getpid()) == []  # both have mapped it
 
 
+def test_a_server_s_values_under_the_engine_s_lease(errand: Errand) -> None:
+    server = StoreServer(LocalStore(Path(errand.place), ROOMY, name_space=SPACE), "tcp://127.0.0.1:*")
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    asking = RemoteStore(server.address, timeout_s=DEADLINE_S)
+    with closing(asking), closing(open_fetcher(Errand(server.address, SPACE), 5000)) as fetcher:
+        match = asking.match([key_of(i) for i in range(10)], [RecordSpec(RecordKind.BLOCK, (0,), 5000)])
+        assert match.grains == 10
+        assert all(value is not None for value in fetcher.read(match.lease, NAMES[:10], soon()))
+        asking.release(match.lease)
+        assert list(fetcher.read(match.lease, NAMES[:2], soon())) == [None, None]
+    server.stop()
+    thread.join(DEADLINE_S)
+
+
+def test_stripes(tmp_path: Path) -> None:
+    pytest.importorskip("pyeclib")
+    (tmp_path / "places.txt").write_text("\n".join(str(tmp_path / str(i)) for i in range(SHARES)))
+    errand = Errand(f"striped:{tmp_path / 'places.txt'}", SPACE, 12 * ROOMY)
+    store = open_store_at(errand)
+    fields = {"tenant": bytes(16), "depth": 0, "turn": 1, "ttl_class": 0}
+    assert all(store.put(name.key, 0, payload_of(name.key), **fields) for name in NAMES[:3])  # type: ignore[arg-type]
+    store.close()
+    with closing(open_fetcher(errand, 5000)) as fetcher:
+        assert read(fetcher, NAMES[:4]) == [True] * 3 + [False]
+
+
 def test_what_is_not_wanted_any_more_gives_its_slots_back(fetcher: Fetcher) -> None:
     for _ in range(20):
         with closing(fetcher.read(0, NAMES[:10], soon())) as values:
@@ -142,6 +174,16 @@ def test_one_that_says_nothing_is_ended_and_replaced(errand: Errand) -> None:
         until(lambda: fetcher.life is not life)
         assert ended(life.pid)
         assert all(read(fetcher, NAMES[:10]))
+
+
+def test_a_stopped_one_is_asked_so_much_and_no_more(fetcher: Fetcher) -> None:
+    os.kill(fetcher.life.pid, signal.SIGSTOP)
+    for _ in range(500):  # far more than its socket holds
+        assert read(fetcher, NAMES[:4], time.monotonic() - 1) == [False] * 4
+    assert len(fetcher.life._asked) == MOST_ASKED
+    os.kill(fetcher.life.pid, signal.SIGCONT)
+    until(lambda: not fetcher.life._asked)
+    assert all(read(fetcher, NAMES[:10]))
 
 
 def test_closed_it_misses_and_nothing_is_left(fetcher: Fetcher) -> None:
