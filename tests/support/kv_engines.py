@@ -112,7 +112,8 @@ def engine_with_store(
         if not own_process:
             return OpenStore(opened, space)
         errand = Errand(str(folder), space[:16], ROOMY)
-        return OpenStore(opened, space, open_fetcher(errand, max(spec.bytes_per_grain for spec in specs)))
+        fetcher = open_fetcher(errand, max(spec.bytes_per_grain for spec in specs))
+        return OpenStore(opened, space, fetcher=fetcher)
 
     connector = StoreConnector(open_store, specs, mover, fetch_timeout_s=fetch_timeout_s)
     engine = Engine(core, worker, cadence=make_cadence(duty), overlap=overlap, connector=connector, observer=observer)

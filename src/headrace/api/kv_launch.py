@@ -123,11 +123,11 @@ def open_connector(
 
 def _opened(errand: Errand, space: bytes, specs: Sequence[RecordSpec], kv_fetch: str) -> OpenStore:
     """The store, and who reads from it. Raises as ``open_store_at`` does."""
-    store = open_store_at(errand)
+    store, elsewhere = open_store_at(errand), is_address(errand.place)
     if kv_fetch == "thread":
-        return OpenStore(store, space)
+        return OpenStore(store, space, elsewhere)
     try:
-        return OpenStore(store, space, open_fetcher(errand, max(spec.bytes_per_grain for spec in specs)))
+        return OpenStore(store, space, elsewhere, open_fetcher(errand, max(spec.bytes_per_grain for spec in specs)))
     except BaseException:
         store.close()
         raise

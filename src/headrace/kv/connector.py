@@ -52,11 +52,13 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store and the namespace of this engine's model in it (32 bytes). ``fetcher``: who reads instead of the fetch
-    threads themselves."""
+    """A store and the namespace of this engine's model in it (32 bytes). ``elsewhere``: a server that may be gone; it
+    is asked something at once, so that whoever named it hears of that at the start. ``fetcher``: who reads instead of
+    the fetch threads themselves."""
 
     store: Store
     name_space: bytes
+    elsewhere: bool = False
     fetcher: Reader | None = None
 
     @property
@@ -121,6 +123,8 @@ class StoreConnector:
             if not self._closed:
                 self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
                 self.opened = opened
+                if opened.elsewhere:
+                    self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
                 return
         opened.close()  # the engine is gone already
 
