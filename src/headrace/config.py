@@ -64,6 +64,9 @@ class CacheConfig:
     (``s3://bucket/prefix``), or ``off``; ``auto``: ``kv`` in the cache folder."""
     kv_store_secret: str | None = None
     """File with the secret that a server asks for."""
+    kv_fetch: str = "thread"
+    """Who reads from the store: ``thread``: the engine's own threads; ``process``: a process beside it, over a ring in
+    shared memory."""
     kv_store_size: int | None = None
     """Bytes that folder may take; None: 4 GiB, but no more than a tenth of the disk that is free."""
 

@@ -89,6 +89,7 @@ def _check_cache(config: EngineConfig) -> None:
     _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
     size = config.cache.kv_store_size
     _require(bool(config.cache.kv_store), "kv_store", "must be a folder, off or auto")
+    _require(config.cache.kv_fetch in ("thread", "process"), "kv_fetch", "must be thread or process")
     _require(size is None or size >= MIN_STORE_BYTES, "kv_store_size", f"must be at least {MIN_STORE_BYTES}")
     _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
 

@@ -53,6 +53,9 @@ class EngineFlags:
             "mooncake://HOST:PORT, striped:FILE (twelve places, one a line), or off."
         ),
     ] = None
+    kv_fetch: Annotated[
+        str | None, typer.Option(help="Who reads from the KV store: thread, or process (one beside the engine).")
+    ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     prefill_keep: Annotated[
         int | None, typer.Option(help="Compute only so many of a prompt's last tokens in all layers (DeepSeek-V4.1).")
@@ -101,6 +104,7 @@ class EngineFlags:
             "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,
+            "kv_fetch": self.kv_fetch,
             "max_model_len": self.max_model_len,
             "prefill_keep": self.prefill_keep,
             "deterministic": self.deterministic or None,

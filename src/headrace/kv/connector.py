@@ -19,6 +19,7 @@ from headrace.contract.ports import BlockMover, Bytes
 
 from .budget import Budget
 from .keys import tenant_tag
+from .reading import DirectReader, Reader
 from .records import RecordSpec, StoreMatch
 from .saver import Grain, Saver
 from .session import StoreSession
@@ -52,11 +53,22 @@ class Store(Protocol):
 @dataclass(frozen=True, slots=True)
 class OpenStore:
     """A store and the namespace of this engine's model in it (32 bytes). ``elsewhere``: a server that may be gone; it
-    is asked something at once, so that whoever named it hears of that at the start."""
+    is asked something at once, so that whoever named it hears of that at the start. ``fetcher``: who reads instead of
+    the fetch threads themselves."""
 
     store: Store
     name_space: bytes
     elsewhere: bool = False
+    fetcher: Reader | None = None
+
+    @property
+    def reader(self) -> Reader:
+        return self.fetcher or DirectReader(self.store)
+
+    def close(self) -> None:
+        if self.fetcher is not None:
+            self.fetcher.close()
+        self.store.close()
 
 
 @dataclass(slots=True)
@@ -114,7 +126,7 @@ class StoreConnector:
                 if opened.elsewhere:
                     self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
                 return
-        opened.store.close()  # the engine is gone already
+        opened.close()  # the engine is gone already
 
     def wait_opened(self, timeout_s: float) -> OpenStore | None:
         """The store, once it is open; None when it is not within the time, or never will be. For fetch threads."""
@@ -161,5 +173,5 @@ class StoreConnector:
         if self._saver is not None:
             self._saver.close()
         if self.opened is not None:
-            self.opened.store.close()
+            self.opened.close()
         self.off = True
