@@ -14,7 +14,7 @@ from headrace.contract.extras import how_to_get, missing
 from headrace.contract.layout import KVLayout, Layout, RecordLayout
 from headrace.contract.ports import BlockMover
 from headrace.kv.client import RemoteStore
-from headrace.kv.connector import OpenStore, StoreConnector
+from headrace.kv.connector import OpenStore, Store, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
@@ -44,6 +44,8 @@ from headrace.worker.block_transfer import BlockTransfer
 from headrace.worker.kv_transfer import KVTransfer, Launch
 from headrace.worker.worker import Worker
 
+from .kv_host import check_host, with_host_tier
+
 log = logging.getLogger("headrace.kv")
 
 RECORD_FORMAT = "1"
@@ -65,6 +67,7 @@ def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
         return None
     check_place(wish)
     _require_packages(wish)
+    check_host(config, wish)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
@@ -122,9 +125,12 @@ def open_connector(
         if is_striped(place):  # a folder may also be a whole store of its own: no name may mean a value and a share
             facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
+        store: Store
         if is_address(place):
-            return OpenStore(RemoteStore(place, secret=secret), space)
-        return OpenStore(_striped(config, place, space) if is_striped(place) else _at(config, place, space), space)
+            store = RemoteStore(place, secret=secret)
+        else:
+            store = _striped(config, place, space) if is_striped(place) else _at(config, place, space)
+        return with_host_tier(config, place, specs, OpenStore(store, space))
 
     return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))
 

@@ -51,10 +51,11 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store and the namespace of this engine's model in it (32 bytes)."""
+    """A store, the namespace of this engine's model in it (32 bytes), and counts of what lies before it."""
 
     store: Store
     name_space: bytes
+    counts: Callable[[], dict[str, int]] = dict
 
 
 @dataclass(slots=True)
@@ -142,7 +143,7 @@ class StoreConnector:
             self._saver.flush()
 
     def counts(self) -> dict[str, int]:
-        return asdict(self.tally)
+        return asdict(self.tally) | (self.opened.counts() if self.opened is not None else {})
 
     def disable(self, reason: str) -> None:
         if not self.off:
