@@ -107,9 +107,7 @@ class EngineFlags:
             "kv_memory": given_size("kv_memory", self.kv_memory),
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,
-            "kv_host_memory": None
-            if self.kv_host_memory is None
-            else parse_size("kv_host_memory", self.kv_host_memory),
+            "kv_host_memory": given_size("kv_host_memory", self.kv_host_memory),
             "kv_directory": self.kv_directory,
             "max_model_len": self.max_model_len,
             "prefill_keep": self.prefill_keep,

@@ -16,7 +16,9 @@ from typing import Protocol
 
 from headrace.contract.errors import StoreError
 from headrace.contract.ports import BlockMover, Bytes
+from headrace.contract.request import CHAT, KVClass
 
+from .ages import BY_NAME
 from .budget import Budget
 from .keys import tenant_tag
 from .records import RecordSpec, StoreMatch
@@ -119,9 +121,17 @@ class StoreConnector:
         return None if self.off else self.opened
 
     def open(
-        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None], tenant: str
+        self,
+        token_ids: Sequence[int],
+        salt: str,
+        adapter: str,
+        num_local: int,
+        wake: Callable[[], None],
+        tenant: str,
+        kv_class: KVClass = CHAT,
     ) -> StoreSession:
         session = StoreSession(self, token_ids, salt, adapter, num_local, tenant_tag(tenant))
+        session.ttl_class = BY_NAME[kv_class]
         if session.worth_asking and not self.off:
             self.tally.asked += 1
             session.begin(time.monotonic() + self.fetch_timeout_s)
@@ -131,7 +141,7 @@ class StoreConnector:
     def save(self, session: StoreSession, key: bytes, index: int, blocks: Sequence[int]) -> None:
         """Notes a sealed grain for the next flush."""
         if self._saver is not None and not self.off:
-            self._saver.add(Grain(key, session.tenant, index, session.turn, blocks))
+            self._saver.add(Grain(key, session.tenant, index, session.turn, blocks, session.ttl_class))
 
     def note_stored(self, keys: Sequence[bytes]) -> None:
         """These need not be saved. From fetch threads."""
