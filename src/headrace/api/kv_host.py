@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.config import EngineConfig
@@ -56,7 +57,7 @@ def with_host_tier(config: EngineConfig, place: str, specs: tuple[RecordSpec, ..
     except BaseException:
         opened.store.close()
         raise
-    return OpenStore(tier, opened.name_space, tier.counts)
+    return replace(opened, store=tier, counts=tier.counts)
 
 
 def _tier(config: EngineConfig, directory: str | None, store: Store, memory: HostMemory) -> HostTier:

@@ -127,10 +127,12 @@ def open_connector(
         space = namespace_digest(facts)
         store: Store
         if is_address(place):
+        store: Store
+        if is_address(place):
             store = RemoteStore(place, secret=secret)
         else:
             store = _striped(config, place, space) if is_striped(place) else _at(config, place, space)
-        return with_host_tier(config, place, specs, OpenStore(store, space))
+        return with_host_tier(config, place, specs, OpenStore(store, space, is_address(place)))
 
     return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))
 

@@ -53,10 +53,13 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store, the namespace of this engine's model in it (32 bytes), and counts of what lies before it."""
+    """A store and the namespace of this engine's model in it (32 bytes). ``elsewhere``: a server that may be gone; it
+    is asked something at once, so that whoever named it hears of that at the start. ``counts``: of what lies before
+    it."""
 
     store: Store
     name_space: bytes
+    elsewhere: bool = False
     counts: Callable[[], dict[str, int]] = dict
 
 
@@ -112,6 +115,8 @@ class StoreConnector:
             if not self._closed:
                 self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
                 self.opened = opened
+                if opened.elsewhere:
+                    self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
                 return
         opened.store.close()  # the engine is gone already
 
