@@ -127,8 +127,6 @@ def open_connector(
         space = namespace_digest(facts)
         store: Store
         if is_address(place):
-        store: Store
-        if is_address(place):
             store = RemoteStore(place, secret=secret)
         else:
             store = _striped(config, place, space) if is_striped(place) else _at(config, place, space)
