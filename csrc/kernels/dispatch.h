@@ -8,6 +8,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/ops.h"
+#include "kernels/records.h"
 
 namespace headrace::kernels {
 
@@ -35,6 +36,10 @@ struct Table {
   void (*attend_part)(const AttentionArgs&, const KeyRange& part, const KeyRange& next, float* to, float* scratch);
   void (*finish_parts)(const AttentionArgs&, const AttentionChunk&, std::int64_t kv_head, float* parts,
                        std::int64_t count, float* scratch);
+  // Records as floats, and what reads them (see generic/records.h, latent_attention.h, index_scores.h).
+  void (*unpack_record)(RecordFormat format, const std::uint8_t* record, std::int64_t columns, float* out);
+  void (*attend_latent)(const LatentRow&);
+  void (*score_keys)(const ChooseArgs&, const ScoreTile&, float* scratch);
   // Passes over one row of logits (see generic/scan.h).
   RowTop (*row_top)(const float* x, std::int64_t n);
   float (*sum_exp)(const float* x, std::int64_t n, float top);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -38,8 +39,31 @@ if __name__ == "__main__":
 """
 
 
+class Interrupted(list[Callable[[Any], Any]]):
+    """Ctrl-C comes while the second is being started."""
+
+    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
+        yield self[0]
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_between_two_starts_ends_the_first() -> None:
+    over = threading.Event()
+
+    def start(flag: Any) -> Any:
+        while not flag.is_set():
+            time.sleep(0.001)
+        over.set()
+        raise EngineDead("not needed")
+
+    with pytest.raises(KeyboardInterrupt):
+        starting.start_together(Interrupted([start]))
+    assert over.wait(DEADLINE_S)
+
+
 def build(how: str) -> tuple[Engine, dict[str, Any]]:
-    """``fine``, or it fails, stops itself (as a debugger would), is killed, or takes for ever."""
+    """``fine``, also where its process is ``slow to go``; or it fails, stops itself (as a debugger would), is killed,
+    or takes for ever."""
     if how == "fails":
         raise EngineDead("no such model")
     if how == "stops":
@@ -49,6 +73,8 @@ def build(how: str) -> tuple[Engine, dict[str, Any]]:
     if how == "blocks":
         print(os.getpid(), flush=True)
         time.sleep(20 * DEADLINE_S)
+    if how == "slow to go":
+        atexit.register(time.sleep, 20 * DEADLINE_S)
     return Engine(Scheduler(num_blocks=9, block_size=4), FakeWorker()), {}
 
 
@@ -112,6 +138,12 @@ def test_an_interrupt_ends_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "wait", lambda _: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         GroupClient(build, ["stops", "stops"], votes=False)
+
+
+def test_the_end_does_not_wait_for_libraries_to_be_taken_down() -> None:
+    client = ProcessClient(build, "slow to go")
+    client.close()
+    assert client._process.exitcode == 0  # not killed
 
 
 def test_an_interrupt_ends_the_start_of_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,8 @@ template <int Rank>
 using FloatsOut = Array<float, Rank>;
 template <int Rank>
 using Ints = Array<const std::int32_t, Rank>;
+template <int Rank>
+using IntsOut = Array<std::int32_t, Rank>;
 using Longs = Array<const std::int64_t, 1>;
 
 // A paged cache (blocks, heads, block size, row): float32, bfloat16 passed as uint16, or int16 or int8, whose rows end
@@ -103,6 +105,7 @@ void bind_runtime(nb::module_& m);
 void bind_matmul(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_records(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_program(nb::module_& m);
 void bind_roofline(nb::module_& m);

@@ -7,6 +7,7 @@ NB_MODULE(_kernels, m) {
   headrace::bind::bind_matmul(m);
   headrace::bind::bind_rows(m);
   headrace::bind::bind_attention(m);
+  headrace::bind::bind_records(m);
   headrace::bind::bind_sampling(m);
   headrace::bind::bind_program(m);
   headrace::bind::bind_roofline(m);

@@ -4,9 +4,12 @@
 #include "kernels/dispatch.h"
 #include "kernels/generic/attention.h"
 #include "kernels/generic/elementwise.h"
+#include "kernels/generic/index_scores.h"
 #include "kernels/generic/input_rows.h"
+#include "kernels/generic/latent_attention.h"
 #include "kernels/generic/matmul.h"
 #include "kernels/generic/quantised_matmul.h"
+#include "kernels/generic/records.h"
 #include "kernels/generic/scan.h"
 
 namespace headrace::kernels::HEADRACE_ISA {
@@ -27,6 +30,9 @@ inline constexpr Table make_table(const char* name) {
   t.attend_chunk = attend_chunk;
   t.attend_part = attend_part;
   t.finish_parts = finish_parts;
+  t.unpack_record = unpack_record;
+  t.attend_latent = attend_latent;
+  t.score_keys = score_keys;
   t.row_top = row_top;
   t.sum_exp = sum_exp;
   t.relative_logits = relative_logits;

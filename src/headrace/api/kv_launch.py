@@ -123,7 +123,7 @@ def open_connector(
             facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
         if is_address(place):
-            return OpenStore(RemoteStore(place, secret=secret), space)
+            return OpenStore(RemoteStore(place, secret=secret), space, elsewhere=True)
         return OpenStore(_striped(config, place, space) if is_striped(place) else _at(config, place, space), space)
 
     return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))

@@ -6,7 +6,7 @@ Followers are plain Python processes on one end of a socket pair: an engine that
 from __future__ import annotations
 
 import dataclasses
-import signal
+import os
 import socket
 import subprocess
 import sys
@@ -20,6 +20,7 @@ from typing import Any
 from headrace import env
 from headrace.config import EngineConfig, kv_format, resolve
 from headrace.contract.errors import ConfigError, GroupBroken, HeadraceError
+from headrace.engine.orphans import end_with, leave, leave_signals_to_the_front
 from headrace.kernels.processors import usable_processors
 from headrace.models.context import Model
 from headrace.models.dense.sharded import ShardedModel
@@ -50,7 +51,8 @@ class Team:
     def _start(self, rank: int, settings: dict[str, Any]) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
         ours, theirs = socket.socketpair()
         with theirs:
-            words = f"from headrace.api.tensor_team import follower_main; follower_main({theirs.fileno()})"
+            call = f"follower_main({theirs.fileno()}, {os.getpid()})"
+            words = f"from headrace.api.tensor_team import follower_main; {call}"
             process = subprocess.Popen([sys.executable, "-c", words], pass_fds=[theirs.fileno()])
         pipe: Connection[Any, Any] = Connection(ours.detach())
         pipe.send((rank, self.share.size, self._meeting, settings))
@@ -119,11 +121,12 @@ def rank_config(config: EngineConfig, size: int) -> EngineConfig:
     )
 
 
-def follower_main(descriptor: int) -> None:
-    """A follower's process: loads its part, says so, and follows."""
+def follower_main(descriptor: int, leader: int) -> None:
+    """A follower's process: loads its part, says so, and follows. ``leader``: the process it ends with."""
     from .launch import load_parts
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader decides what ends
+    leave_signals_to_the_front()
+    end_with(leader)  # the pipe tells only who reads it
     pipe: Connection[Any, Any] = Connection(descriptor)
     rank, size, meeting, settings = pipe.recv()
     config = resolve(settings)
@@ -144,3 +147,4 @@ def follower_main(descriptor: int) -> None:
         follow(Runner(parts.model, parts.ops, kv), pipe)
     except GroupBroken as error:
         print(f"rank {rank} of {size} ends: {error}", file=sys.stderr)
+    leave()

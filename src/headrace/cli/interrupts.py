@@ -11,7 +11,11 @@ import threading
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+def signals_to_heed() -> list[signal.Signals]:
+    """What asks a program to stop. A hang-up that whoever started us wants ignored (nohup) stays so."""
+    hang_up = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hang_up]
 
 
 class Interrupts:
@@ -32,7 +36,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.signal(number, self._ask) for number in SIGNALS}
+            self._previous = {number: signal.signal(number, self._ask) for number in signals_to_heed()}
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -46,15 +50,16 @@ class Interrupts:
 
 
 class Terminated(SystemExit):
-    """SIGTERM came outside of ``Interrupts``."""
+    """SIGTERM or SIGHUP came outside of ``Interrupts``."""
 
 
-def end_in_order_on_sigterm() -> None:
-    """From now on SIGTERM unwinds the main thread: engines in other processes are ended and their folders removed,
-    which the system's way would leave. A second one is the system's."""
+def end_in_order_when_asked() -> None:
+    """From now on SIGTERM, and SIGHUP unless it is ignored, unwinds the main thread: engines in other processes are
+    ended and their folders removed, which the system's way would leave. A second one is the system's."""
 
     def unwind(signum: int, _frame: FrameType | None) -> None:
         signal.signal(signum, signal.SIG_DFL)
         raise Terminated(128 + signum)
 
-    signal.signal(signal.SIGTERM, unwind)
+    for number in signals_to_heed()[1:]:
+        signal.signal(number, unwind)

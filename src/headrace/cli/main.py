@@ -17,7 +17,7 @@ from .embed import embed
 from .generate import generate
 from .golden import golden_app
 from .guard import GuardedCommand
-from .interrupts import end_in_order_on_sigterm
+from .interrupts import end_in_order_when_asked
 from .kv import kv_app
 from .kvstore import kvstore_app
 from .models import models_app
@@ -74,5 +74,5 @@ def main() -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # a terminal that lacks a character must not end the program
-    end_in_order_on_sigterm()
+    end_in_order_when_asked()
     build_app()(prog_name="headrace")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +20,7 @@ from headrace.config import EngineConfig, SchedulerConfig
 from headrace.contract.errors import ConfigError
 from headrace.contract.extras import how_to_get, missing
 
-from .console import to_stderr
+from .console import print_json, to_stderr
 from .flags import EngineFlags, ReportFlags, flagged, parse_size
 from .interrupts import Terminated
 from .loading import check_model_names
@@ -120,19 +123,25 @@ def serve(
     if tenants is not None:
         tenancy = _open_tenancy(tenants, usage_db or tenants.with_suffix(".usage.sqlite"), config.scheduler)
         config = _fair(config)
-    app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config))
-    observers = _observers(log_requests, otlp_endpoint)
+    app = AppSettings(cors_origin or [], vllm_metrics, profile, _embeddings(embedding_model, config), log_requests)
+    if log_requests:
+        _show_request_log()
     give_up = threading.Event()
     start = starter(config, roles, give_up)
 
-    def open_host() -> EngineHost:
+    def open_host(observers: list[Observer]) -> EngineHost:
         from headrace.api.http.host import EngineHost
 
-        made = EngineHost(start, names, limits, parsers, tenancy, codec, give_up)
+        try:
+            made = EngineHost(start, names, limits, parsers, tenancy, codec, give_up)
+        except BaseException:  # asked to stop, too: threads that still wait for engines must not keep the program
+            give_up.set()
+            raise
         made.observers += observers
         return made
 
-    _run(open_host, settings, app, report.verbose)
+    with _observers(otlp_endpoint) as observers:
+        _run(partial(open_host, observers), settings, app, report)
 
 
 def check_extra() -> None:
@@ -178,7 +187,7 @@ def check_codec(name: str) -> None:
         load_recipe()
 
 
-def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: AppSettings, verbose: bool) -> None:
+def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: AppSettings, report: ReportFlags) -> None:
     """The address is taken before the model is loaded. SIGTERM while it is loaded ends in order: nothing is open."""
     from headrace.api.http.app import build_app
     from headrace.api.http.server import Server, address, listen, run
@@ -189,10 +198,18 @@ def _run(open_host: Callable[[], EngineHost], settings: ServerSettings, app: App
     except Terminated:
         to_stderr("asked to stop before the engine was there")
         return
-    if verbose:
+    if report.verbose:
         to_stderr(f"context {host.llm.max_model_len} tokens; vocabulary {host.llm.vocab_size}")
-    where = f"serving {host.names[0]} on {address(settings, bound)}"
-    run(Server(build_app(host, app), host, settings, lambda: to_stderr(where)), host, bound)
+    ready = partial(_tell_ready, host.names[0], address(settings, bound), bound.getsockname()[1], report.as_json)
+    run(Server(build_app(host, app), host, settings, ready, to_stderr), host, bound)
+
+
+def _tell_ready(model: str, url: str, port: int, as_json: bool) -> None:
+    """From here on connections are answered."""
+    if as_json:
+        print_json({"url": url, "port": port, "model": model, "pid": os.getpid()})
+    else:
+        to_stderr(f"serving {model} on {url}")
 
 
 def _embeddings(model: str | None, config: EngineConfig) -> Embeddings | None:
@@ -223,16 +240,20 @@ def _open_tenancy(path: Path, usage_db: Path, engine: SchedulerConfig) -> Tenanc
     return Tenancy(Registry.load(path), UsageBook(usage_db), TenancyLimits(engine.max_seqs, engine.token_budget))
 
 
-def _observers(log_requests: bool, otlp_endpoint: str | None) -> list[Observer]:
-    from headrace.api.http.arrivals import log, log_request
-    from headrace.api.http.spans import SpanObserver, open_tracer
+def _show_request_log() -> None:
+    from headrace.api.http.request_log import log
 
-    observers: list[Observer] = []
-    if log_requests:
-        log.setLevel(logging.INFO)
-        log.addHandler(logging.StreamHandler())
-        log.propagate = False
-        observers.append(log_request)
-    if otlp_endpoint is not None:
-        observers.append(SpanObserver(open_tracer(otlp_endpoint)))
-    return observers
+    log.setLevel(logging.INFO)
+    log.addHandler(logging.StreamHandler())
+    log.propagate = False
+
+
+@contextmanager
+def _observers(otlp_endpoint: str | None) -> Iterator[list[Observer]]:
+    from headrace.api.http.spans import tracing
+
+    if otlp_endpoint is None:
+        yield []
+        return
+    with tracing(otlp_endpoint) as observer:
+        yield [observer]

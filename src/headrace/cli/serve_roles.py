@@ -16,6 +16,7 @@ from headrace.contract.errors import ConfigError, EngineDead
 
 from .console import print_json, to_stderr
 from .flags import ReportFlags
+from .interrupts import signals_to_heed
 
 if TYPE_CHECKING:
     from headrace.api.async_llm import AsyncLLM
@@ -74,7 +75,7 @@ def serve_role(config: EngineConfig, flags: RoleFlags, report: ReportFlags) -> N
     _require(not config.runtime.encoder_process, "encoder_process", "is the front's: give it there, not to a --role")
     role, listen, hand_off = flags.role or "", flags.listen or "", flags.hand_off or ""  # ``check`` has seen to that
     standing = open_role(config, ROLE_OF[role], listen, hand_off, flags.secret())
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals_to_heed():
         signal.signal(number, lambda *_: standing.stop())
     if report.as_json:
         print_json({"role": role, "address": standing.address, "hand_off": flags.hand_off})

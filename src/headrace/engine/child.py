@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ from .messages import (
     Submit,
     ToEngine,
 )
-from .orphans import remove_if_orphaned, watching
+from .orphans import leave, leave_signals_to_the_front, remove_if_orphaned, watching
 from .profiling import Profiler
 
 HEARTBEAT_S = 1.0  # it reports at least this often, busy or not
@@ -52,21 +51,23 @@ def child_main(build: Builder, argument: Any, address: str, parent: int, leftove
             return build(given)
 
     try:
-        engine_main(watched, argument, address, parent)
+        told = engine_main(watched, argument, address, parent)
     finally:
         remove_if_orphaned(folders, parent)
+    if told:
+        leave()
 
 
-def engine_main(build: Builder, argument: Any, address: str, parent: int) -> None:
-    """Runs in the child until told to close or the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
+def engine_main(build: Builder, argument: Any, address: str, parent: int) -> bool:
+    """Runs in the child until told to close or the parent is gone. True when told: then nobody listens any more."""
+    leave_signals_to_the_front()
     socket = open_socket(address, bind=False)
     encode = msgspec.msgpack.Encoder().encode
     try:
         engine, info = build(argument)
     except Exception as error:
         socket.send(encode(Failed(str(error) if isinstance(error, HeadraceError) else repr(error))))
-        return
+        return False
     outbox: list[TokenDelta] = []
     lock = threading.Lock()
     wake, woken = _wake_pair()
@@ -79,10 +80,11 @@ def engine_main(build: Builder, argument: Any, address: str, parent: int) -> Non
 
     loop = EngineLoop(engine, sink)
     socket.send(encode(Ready(info)))
-    _serve(engine, loop, socket, woken, parent, lambda: _take(outbox, lock))
+    told = _serve(engine, loop, socket, woken, parent, lambda: _take(outbox, lock))
     loop.close()
     if rest := _take(outbox, lock):
         socket.send(encode(Deltas(rest)))
+    return told
 
 
 def _wake_pair() -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
@@ -111,7 +113,8 @@ def _serve(
     woken: zmq.Socket[bytes],
     parent: int,
     take: Callable[[], list[TokenDelta]],
-) -> None:
+) -> bool:
+    """Whether it was told to close."""
     decoder = msgspec.msgpack.Decoder(ToEngine)
     encode = msgspec.msgpack.Encoder().encode
     poller = zmq.Poller()
@@ -137,7 +140,7 @@ def _serve(
             answer = refused(data, error)
         else:
             if isinstance(message, Close):
-                return
+                return True
             if isinstance(message, Greet):
                 continue
             if isinstance(message, Profile):
@@ -146,6 +149,7 @@ def _serve(
             answer = obey(engine, message)
         if answer is not None:
             socket.send(encode(Deltas([answer])))
+    return False
 
 
 class Reporter:

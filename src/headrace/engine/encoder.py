@@ -97,6 +97,7 @@ class Encoder:
             self._process.close()
             self._process = self._start(self._stopping)
             self._tell_failure = True
+            log.warning("the encoder is back")
         if self._stopping.is_set():  # asked last: from here on ``stop`` finds the new one
             raise EngineDead("the client was closed")
         return self._process

@@ -5,7 +5,6 @@ It is built by a function it is given, so it knows no model. It never retries an
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +16,7 @@ from headrace.contract.picture import Picture
 
 from .local_socket import folder_of, open_socket
 from .messages import POLL_MS, Close, Failed, Ready
-from .orphans import remove_if_orphaned, watching
+from .orphans import leave, leave_signals_to_the_front, remove_if_orphaned, watching
 
 Encode = Callable[[Picture], bytes]
 """Float32 rows (kinds, hidden) of a picture, as bytes."""
@@ -46,7 +45,7 @@ FromEncoder = Ready | Failed | Seen
 
 def encoder_main(build: EncoderBuilder, argument: Any, address: str, parent: int) -> None:
     """Runs in the child until told to close or the parent is gone; then its folder goes, if nobody else removes it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the front decides what ends
+    leave_signals_to_the_front()
     folders = [folder_of(address)]
     try:
         socket = open_socket(address, bind=False)
@@ -61,6 +60,7 @@ def encoder_main(build: EncoderBuilder, argument: Any, address: str, parent: int
             _serve(encode, socket)
     finally:
         remove_if_orphaned(folders, parent)
+    leave()
 
 
 def _serve(encode: Encode, socket: zmq.Socket[bytes]) -> None:

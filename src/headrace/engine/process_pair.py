@@ -178,8 +178,9 @@ class ProcessPair:
             self._completion.kill(self._dead)
             return
         log.error("the prompt engine: %s; starting another", why)
-        self._reviver = threading.Thread(target=self._revive, name="headrace-revive", daemon=True)
-        self._reviver.start()
+        reviver = threading.Thread(target=self._revive, name="headrace-revive", daemon=True)
+        reviver.start()
+        self._reviver = reviver  # only now: ``close`` joins it, and may come this moment
 
     def _revive(self) -> None:
         dead = self._prompt

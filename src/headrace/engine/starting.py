@@ -50,9 +50,11 @@ def start_together(starts: Sequence[Start], give_up: Flag | None = None) -> list
             return None
 
     pool = ThreadPoolExecutor(len(starts))
-    futures = [pool.submit(attempt, start) for start in starts]
-    pool.shutdown(wait=False)
-    try:
+    futures: list[Future[ProcessClient | None]] = []
+    try:  # from the first one on: an interrupt may come between two of them
+        for start in starts:
+            futures.append(pool.submit(attempt, start))
+        pool.shutdown(wait=False)
         wait(futures)
     except BaseException:
         stop.set()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from . import case_inputs as inputs
+from . import record_inputs
 from .kv_rows import FORMATS, decode, has_codes
 from .ops import LogitRules, Logprobs, Ops, SampleParams
 from .quant import KINDS
@@ -270,6 +271,7 @@ CASES: tuple[Case, ...] = (
     *(_attention(f"{kv}-decode-1x4096", [(1, 4096)], kv=kv, timed=True) for kv in NARROW),
     *(_attention(f"{kv}-prefill-512", [(512, 512)], kv=kv, timed=True) for kv in NARROW),
     _attention("prefill-512", [(512, 512)], timed=True),
+    *(Case(name, op, build, timed=timed) for name, op, build, timed in record_inputs.table(RAGGED)),
     *(
         _rows("apply_rules", f"{r}x{v}", partial(inputs.rules, rows=r, vocab=v), 0, 1)
         for r, v in ((0, 5), (1, 9), (12, 40))

@@ -80,6 +80,21 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PagedRecords:
+    """Byte records of a step's sequences in a pool: row r of slice s is the (r % rows)-th of ``rows`` records of
+    ``width`` bytes, from byte ``offset`` on, of block ``table[s, r // rows]``. Formats: ``record_formats``.
+
+    blocks (B, bytes) uint8 · table (S, n) int32.
+    """
+
+    blocks: Tensor
+    table: Tensor
+    offset: int
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ops:
     """One backend's table of operations. ``provenance[name]`` says which backend really serves each op."""
 
@@ -134,6 +149,24 @@ class Ops:
     #   (null) and are never read. Hq is a multiple of Hkv; query head h reads KV head h // (Hq / Hkv).
     #   Rows beyond the last slice (padding) come back as zeros.
     paged_attention: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, float, int], Tensor]
+    # latent_attention(q (T, H, D), query_start_loc (S+1,), seq_lens (S,), floors (S,), reach, window: PagedRecords,
+    #   shared: PagedRecords | None, narrow: bool, chosen (T, K) | None, sink (H,)) -> (T, H, D). Keys are values. Rows
+    #   sit as in paged_attention; each sees of ``window`` (MXFP8) the ``reach`` positions up to its own, none before
+    #   its slice's floor, and of ``shared`` (4-bit KV when narrow, else MXFP8) the rows ``chosen``, ascending with -1
+    #   behind them: in one softmax with ``sink``, a logit per head that has no value. Scores are scaled by D^-0.5.
+    latent_attention: Callable[
+        [Tensor, Tensor, Tensor, Tensor, int, PagedRecords, PagedRecords | None, bool, Tensor | None, Tensor], Tensor
+    ]
+    # choose_entries(q (T, H, D), weights (T, H), query_start_loc (S+1,), visible (T,), codes: PagedRecords,
+    #   scales: PagedRecords, count, rounded: bool, among (T, C) | None, num_blocks, block_size) -> entries (T, count),
+    #   blocks (T, num_blocks), both int32, ascending, -1 behind them. The best of each row's first ``visible`` keys
+    #   (e2m1 codes, ue8m0 per 32) by sum over h of weights[h] * relu(q[h] . key), rounded to bfloat16 when ``rounded``,
+    #   of equal ones the lower; ``among``: of these blocks only. Blocks of ``block_size`` keys by their best one; the
+    #   last visible one is always in.
+    choose_entries: Callable[
+        [Tensor, Tensor, Tensor, Tensor, PagedRecords, PagedRecords, int, bool, Tensor | None, int, int],
+        tuple[Tensor, Tensor],
+    ]
     # apply_rules(logits (R, V), rules): in place.
     apply_rules: Callable[[Tensor, LogitRules], None]
     # sample(logits (R, V), params) -> ids (R,) int32: temperature, min-p, top-k, top-p, then Gumbel-max

@@ -51,10 +51,12 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store and the namespace of this engine's model in it (32 bytes)."""
+    """A store and the namespace of this engine's model in it (32 bytes). ``elsewhere``: a server that may be gone; it
+    is asked something at once, so that whoever named it hears of that at the start."""
 
     store: Store
     name_space: bytes
+    elsewhere: bool = False
 
 
 @dataclass(slots=True)
@@ -109,6 +111,8 @@ class StoreConnector:
             if not self._closed:
                 self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
                 self.opened = opened
+                if opened.elsewhere:
+                    self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
                 return
         opened.store.close()  # the engine is gone already
 

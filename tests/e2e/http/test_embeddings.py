@@ -75,7 +75,9 @@ def test_refusals_name_the_field(
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
 
 
-def test_it_comes_back_after_its_process_died(served: tuple[Running, EmbeddingProcess]) -> None:
+def test_it_comes_back_after_its_process_died(
+    served: tuple[Running, EmbeddingProcess], caplog: pytest.LogCaptureFixture
+) -> None:
     server, process = served
     first = server.post(ROUTE, {"input": "cab"}).json()["data"]
     [child] = process._pool._processes
@@ -89,6 +91,8 @@ def test_it_comes_back_after_its_process_died(served: tuple[Running, EmbeddingPr
 
     until(back, "the encoder does not come back")
     assert set(codes) <= {200, 503}
+    until(lambda: "the encoder is back" in caplog.messages, "its return is not told")
+    assert caplog.messages.count("the encoder died; starting it again") == 1
 
 
 def test_without_an_encoder_there_is_no_route(scripted: Running) -> None:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from served import LONG, Running, Script, held, running, scripted_llm, until
+from served import DEADLINE_S, LONG, Running, Script, held, running, scripted_llm, until
+from test_tenants import tenant
 
-from headrace.api.http.arrivals import Finished, log_request
+from headrace.api.http import spans
+from headrace.api.http.app import AppSettings
+from headrace.api.http.arrivals import Finished
+from headrace.api.http.host import HostLimits
 from headrace.api.http.spans import SpanObserver
+from headrace.api.tenants.registry import Registry
+from headrace.api.tenants.tenancy import Tenancy
+from headrace.api.tenants.usage import UsageBook
 from headrace.config import resolve
 from headrace.contract.stats import EngineStats, StepCost
 
@@ -35,7 +44,7 @@ def samples(text: str) -> dict[str, set[str]]:
 
 
 def test_every_query_of_the_dashboard_has_its_metric(script: Script) -> None:
-    from test_tenants import serving, tenant
+    from test_tenants import serving
 
     with serving(script, [tenant("a")]) as (server, _):
         headers = {"x-api-key": "key-a"}
@@ -88,8 +97,11 @@ def samples_of(server: Running) -> dict[str, float]:
 
 
 def test_a_line_per_request_and_no_content_in_it(script: Script, caplog: pytest.LogCaptureFixture) -> None:
-    with running(lambda: scripted_llm(script)) as server, caplog.at_level(logging.INFO, "headrace.requests"):
-        server.host.observers.append(log_request)
+    settings = AppSettings(log_requests=True)
+    with (
+        running(lambda: scripted_llm(script), settings=settings) as server,
+        caplog.at_level(logging.INFO, "headrace.requests"),
+    ):
         answer = server.chat(SECRET, max_tokens=5)
         assert server.chat(SECRET, max_tokens=5, stream=True).status_code == 200
         until(lambda: len(caplog.records) == 2, "no line is written")
@@ -137,6 +149,69 @@ def test_spans_follow_the_conventions_and_the_callers_trace(script: Script) -> N
     assert known["gen_ai.response.finish_reasons"] == ("length",)
     assert span.start_time < span.events[0].timestamp <= span.end_time
     assert SECRET not in str(known)
+
+
+def test_a_collector_that_is_gone_is_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    now = [100.0]
+    libraries = logging.Logger("a library")
+    libraries.addHandler(spans.Sparing(lambda: now[0]))
+    for moment in (100.0, 101.0, 159.0, 160.0, 161.0):
+        now[0] = moment
+        libraries.info("not worth a line")
+        libraries.warning("at %d it is gone", moment)
+    assert caplog.messages == [f"spans are not delivered: at {moment} it is gone" for moment in (100, 160)]
+
+
+def test_the_end_does_not_wait_for_a_collector_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spans, "FLUSH_S", 0.01)
+    let_go, tried = threading.Event(), threading.Event()
+    provider = SimpleNamespace(shutdown=lambda: (tried.set(), let_go.wait()))
+    spans.flush(provider)  # for ever, if it waited
+    assert tried.wait(DEADLINE_S)
+    let_go.set()
+
+
+def lines(caplog: pytest.LogCaptureFixture, count: int) -> list[dict[str, Any]]:
+    until(lambda: len(caplog.records) >= count, "a line is missing")
+    told = [json.loads(record.message) for record in caplog.records]
+    caplog.clear()
+    assert len(told) == count
+    return told
+
+
+def test_a_line_for_what_is_refused_too(script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    limits, settings = HostLimits(max_open=1), AppSettings(log_requests=True)
+    tenancy = Tenancy(Registry([tenant("a")]), UsageBook(None))
+    key = {"authorization": "Bearer key-a"}
+    bodies = [
+        ({"prompt": SECRET, SECRET: 1}, key, 400, "invalid_request_error", "/v1/completions"),
+        ({"prompt": "x", "model": SECRET}, key, 404, "model_not_found", "/v1/completions"),
+        ({"prompt": "x"}, {"x-api-key": SECRET}, 401, "invalid_api_key", "/v1/completions"),
+        ({"prompt": "x"}, key, 404, "invalid_request_error", f"/v1/{SECRET}"),
+        ({"prompt": "x", "n": 2}, key, 400, "invalid_request_error", "/v1/completions"),
+    ]
+    with (
+        running(lambda: scripted_llm(held(script)), limits=limits, settings=settings, tenancy=tenancy) as server,
+        caplog.at_level(logging.INFO, "headrace.requests"),
+    ):
+        for body, headers, status, error, path in bodies:
+            assert server.http.post(path, json=body, headers=headers).status_code == status
+            [line] = lines(caplog, 1)
+            assert (line["status"], line["error"]) == (status, error)
+            assert line["route"] == (path if SECRET not in path else "unknown")
+            assert line["tenant"] == ("a" if headers is key else None)
+            assert SECRET not in json.dumps(line)
+        server.http.get("/metrics")
+        server.http.get("/health")
+        kept = server.send_raw("/v1/completions", {"prompt": SECRET, "max_tokens": LONG}, key="key-a")
+        until(lambda: server.host.num_open == 1, "it is not open")
+        assert server.http.post("/v1/completions", json={"prompt": "x"}, headers=key).status_code == 429
+        assert [(line["status"], line["error"]) for line in lines(caplog, 1)] == [(429, "queue_full")]
+        server.server._post(server.server.begin_drain)
+        server.server._post(server.server.end_at_once)
+        [cut] = lines(caplog, 1)
+        assert (cut["status"], cut["error"], cut["finish_reasons"]) == (503, "stopping", ["abort"])
+        kept.close()
 
 
 def test_a_cost_is_linear_in_what_was_done() -> None:

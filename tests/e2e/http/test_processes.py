@@ -21,6 +21,7 @@ import httpx
 import pytest
 from cli_models import SMALL, start, write_model
 from served import DEADLINE_S, until
+from tiny_encoder import write_encoder
 
 TEXT = "/v1/completions"
 END_S = 4 * DEADLINE_S  # two processes take leave, on a machine that may have much else to do
@@ -41,20 +42,20 @@ class Served:
         self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S, verify=False)
 
     def _await_address(self) -> str:
-        stderr = self.process.stderr
-        assert stderr is not None
+        streams = [stream for stream in (self.process.stdout, self.process.stderr) if stream is not None]
         deadline = time.monotonic() + 120
         seen = b""
         while time.monotonic() < deadline:
-            if select.select([stderr], [], [], 0.2)[0]:
-                seen += os.read(stderr.fileno(), 4096)
-            if found := re.search(rb"serving \S+ on (https?://\S+)\n", seen):
-                return found[1].decode()
+            for stream in select.select(streams, [], [], 0.2)[0]:
+                seen += os.read(stream.fileno(), 4096)
+            if found := re.search(rb"serving \S+ on (https?://\S+)\n|^(\{.*\})$", seen, re.MULTILINE):
+                self.told = None if found[2] is None else json.loads(found[2])
+                return found[1].decode() if self.told is None else str(self.told["url"])
             assert self.process.poll() is None, seen.decode()
         raise AssertionError(f"no address: {seen.decode()}")
 
     def children(self) -> list[int]:
-        """Process ids of the engine (and of Python's helper for it)."""
+        """Process ids of the engine, and of the encoder where there is one."""
         listing = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in listing.split() if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
@@ -98,26 +99,31 @@ def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(model: str) -
         assert served.metric("headrace_engine_restarts_total") == 1
 
 
-def test_a_killed_front_takes_its_engine_with_it(model: str) -> None:
-    with serving(model) as served:
-        [engine] = served.children()
+def test_a_killed_front_takes_all_that_it_started_with_it(model: str, tmp_path: Path) -> None:
+    """It said where it is as JSON, too."""
+    with serving(model, "--json", "--embedding-model", str(write_encoder(tmp_path))) as served:
+        port = int(served.url.rpartition(":")[2])
+        assert served.told == {"url": served.url, "port": port, "model": model, "pid": served.process.pid}
+        engine, encoder = served.children()
         with served.http.stream("POST", TEXT, json=ENDLESS) as response:
             next(response.iter_lines())
             served.process.kill()
             served.process.wait(END_S)
-            until(lambda: not Path(f"/proc/{engine}").exists() or zombie(engine), "the engine outlives its front")
+            until(lambda: zombie(engine) and zombie(encoder), "something outlives its front")
 
 
 def zombie(pid: int) -> bool:
+    """Whoever ought to collect it may take longer."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_drains_open_requests_end_well_and_new_ones_are_sent_away(model: str, signum: signal.Signals) -> None:
-    """The engine stands still meanwhile, so that the request is open for as long as the test looks."""
+    """The engine stands still meanwhile, so that the request is open for as long as the test looks. A closed terminal
+    tells the engine too."""
     with serving(model, "--drain", "60") as served, ThreadPoolExecutor(1) as pool:
         [engine] = served.children()
         os.kill(engine, signal.SIGSTOP)
@@ -125,6 +131,8 @@ def test_a_signal_drains_open_requests_end_well_and_new_ones_are_sent_away(model
         refused = httpx.Client(base_url=served.url, timeout=DEADLINE_S)
         until(lambda: served.metric("headrace_open_sequences", refused) == 1, "it is not open")
         served.process.send_signal(signum)
+        if signum == signal.SIGHUP:
+            os.kill(engine, signum)
         until(lambda: refused.get("/ready").status_code == 503, "it still calls itself ready")
         late = refused.post(TEXT, json={"prompt": "x"})
         assert late.status_code == 503
@@ -137,14 +145,24 @@ def test_a_signal_drains_open_requests_end_well_and_new_ones_are_sent_away(model
 
 def test_a_second_signal_does_not_wait_for_an_engine_that_stands_still(model: str) -> None:
     """Neither while streams are given their time, nor at the end of the process."""
-    with serving(model, "--drain", "600") as served:
+    watcher = httpx.Client(timeout=DEADLINE_S)
+    with serving(model, "--drain", "600") as served, served.http.stream("POST", TEXT, json=ENDLESS) as response:
+        lines = response.iter_lines()
+        next(lines)
         [engine] = served.children()
         os.kill(engine, signal.SIGSTOP)
         served.process.send_signal(signal.SIGTERM)
-        until(lambda: not served.ready(), "it does not drain")
+        until(lambda: watcher.get(f"{served.url}/ready").status_code == 503, "it does not drain")
         served.process.send_signal(signal.SIGTERM)
+        rest = [line for line in lines if line.startswith("data: ")]
+        assert json.loads(rest[-1][6:])["error"]["message"] == "the server is stopping"
         served.process.wait(END_S)  # for ever, if it waited
         until(lambda: not Path(f"/proc/{engine}").exists(), "the engine is left behind")
+        assert served.process.stderr is not None
+        assert served.process.stderr.read().decode().splitlines() == [
+            "finishing 1 request, at most 600 s; Ctrl-C again ends at once",
+            "ending at once: 1 request cut short",
+        ]
 
 
 def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) -> None:
@@ -153,7 +171,7 @@ def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) 
         next(lines)
         served.process.send_signal(signal.SIGTERM)
         rest = [line for line in lines if line.startswith("data: ")]
-        assert "error" in json.loads(rest[-1][6:])
+        assert json.loads(rest[-1][6:])["error"]["message"] == "the server is stopping"
         assert served.process.wait(END_S) == 0
 
 

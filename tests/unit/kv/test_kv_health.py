@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from kv_values import FaultyDisk, found, put
 
 from headrace.kv.backoff import AWAITED_BACKOFF_S
 from headrace.kv.client import RemoteStore
+from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.health import AGAIN_S, Health
 from headrace.kv.local import LocalStore
 from headrace.kv.objects import ObjectStore
 
+DEADLINE_S = 30.0
 Told = Callable[[], list[str]]
 
 
@@ -109,3 +112,16 @@ def test_a_server_that_does_not_answer(tmp_path: Path, told: Told) -> None:
     client.close()
     client.has([(bytes(32), 0)])
     assert told() == []
+
+
+def test_a_server_that_is_not_there_is_told_of_before_anybody_asks(told: Told) -> None:
+    store = RemoteStore("tcp://127.0.0.1:1", timeout_s=0.01)
+    connector = StoreConnector(lambda: OpenStore(store, bytes(32), elsewhere=True), [], None)  # type: ignore[arg-type]
+    lines: list[str] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while not lines and time.monotonic() < deadline:
+        time.sleep(0.005)
+        lines = told()
+    connector.close()
+    [line] = lines
+    assert line.startswith("the KV store at tcp://127.0.0.1:1 fails at a request")

@@ -32,7 +32,7 @@ from headrace.models.deepseek_v41.indexing import choose, index_keys, index_quer
 from headrace.models.deepseek_v41.layer import run_layer
 from headrace.models.deepseek_v41.mixing import collapse
 from headrace.models.deepseek_v41.params import LayerParams
-from headrace.models.deepseek_v41.quantise import decode_e4m3, pack_mxfp8, unpack_kv4
+from headrace.models.deepseek_v41.quantise import decode_e4m3, pack_mxfp4, pack_mxfp8, unpack_kv4, unpack_mxfp4
 from headrace.models.deepseek_v41.step import Step
 from headrace.models.deepseek_v41.vision import picture_features, place_picture
 
@@ -132,15 +132,24 @@ def test_selection_from_the_stored_keys_and_queries(variant: str, prompt: str) -
         params = of.params.layers[layer]
         latent = query_latent(step, params.attention, hidden)
         query, weights = index_query(step, params, latent, hidden, positions)
-        keys = g[f"{prompt}.index_keys.{topology.index_key_sources[layer]}"].float()
-        visible = (positions + 1) // topology.ratios[layer]
+        store_index_keys(step, layer, g[f"{prompt}.index_keys.{topology.index_key_sources[layer]}"].float())
         among = blocks if topology.chooses_among_candidates(layer) else None
-        choice = choose(step, layer, query, weights, keys, visible, among)
-        assert torch.equal(choice.entries, g[f"{prompt}.index_topk"][number].long()), layer
+        rows = torch.tensor([0, len(positions)], dtype=torch.int32)
+        choice = choose(step, layer, query, weights, positions, rows, among)
+        assert torch.equal(choice.entries.long(), g[f"{prompt}.index_topk"][number].long()), layer
         if is_candidate_source(step, layer):
             blocks, want = choice.blocks, g[f"{prompt}.candidate_blocks"]
-            assert torch.equal(blocks[:, : want.shape[1]], want.long())
+            assert torch.equal(blocks[:, : want.shape[1]].long(), want.long())
             assert (blocks[:, want.shape[1] :] == -1).all()
+
+
+def store_index_keys(step: Step, layer: int, keys: Tensor) -> None:
+    """Puts ``keys`` (n, index_dim) where the layer's choice reads them. They fit their format: nothing is rounded."""
+    source, rows = step.config.topology.index_key_sources[layer], torch.arange(len(keys))
+    codes, scales = pack_mxfp4(keys)
+    assert torch.equal(unpack_mxfp4(codes, scales), keys)
+    step.pages.write(step.records.index_codes[source], torch.zeros_like(rows), rows, codes)
+    step.pages.write(step.records.index_scales[source], torch.zeros_like(rows), rows, scales)
 
 
 def at_positions(step: Step, positions: Tensor) -> Step:

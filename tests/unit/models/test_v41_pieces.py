@@ -15,6 +15,7 @@ from headrace.api.text.engram_map import normalised
 from headrace.contract.errors import ConfigError
 from headrace.contract.layout import KVGroup, KVKind, RecordLayout
 from headrace.kernels.resolve import resolve_ops
+from headrace.kernels.selection import best_blocks, best_entries, entries_of, members
 from headrace.models.deepseek_v41.attention import attend
 from headrace.models.deepseek_v41.config import derive_v41
 from headrace.models.deepseek_v41.config_parts import EngramConfig, MoEConfig
@@ -23,7 +24,6 @@ from headrace.models.deepseek_v41.experts import choose_experts
 from headrace.models.deepseek_v41.layer import run_layer
 from headrace.models.deepseek_v41.mixing import Mix, balance, collapse, first_pre, write_back
 from headrace.models.deepseek_v41.records import Records, kv_layout
-from headrace.models.deepseek_v41.selection import best_blocks, best_entries, entries_of, members
 
 # -- selection --------------------------------------------------------------------------------------------------------
 
@@ -88,8 +88,8 @@ def test_index_layers_after_the_source_stay_inside_its_blocks() -> None:
     trunk, pre = of.spread(of.embed(torch.arange(150, dtype=torch.int32)))
     for layer, params in enumerate(of.params.layers):
         trunk, pre = run_layer(step, layer, params, trunk, pre)
-        chosen[layer] = members(step.selected[0], 150) if step.selected else torch.empty(0)
-    held = entries_of(step.candidates[0], 8, 150)
+        chosen[layer] = torch.empty(0) if step.selected is None else members(step.selected, 150)
+    held = entries_of(step.candidates, 8, 150)
     assert (chosen[4] & ~held).any()
     assert not (chosen[6] & ~held).any()
     assert torch.equal(chosen[7], chosen[6])

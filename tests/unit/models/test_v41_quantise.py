@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.kernels.record_formats import E2M1, unpack_e2m1
 from headrace.models.deepseek_v41 import quantise as q
 from headrace.models.deepseek_v41.config_parts import Yarn
 from headrace.models.deepseek_v41.tensor_ops import (
@@ -24,7 +25,7 @@ from headrace.models.deepseek_v41.tensor_ops import (
 
 def decoded(codes: torch.Tensor) -> torch.Tensor:
     """Values of single codes: the low halves of bytes."""
-    return q.unpack_e2m1(codes.unsqueeze(-1))[..., 0]
+    return unpack_e2m1(codes.unsqueeze(-1))[..., 0]
 
 
 @given(st.integers(-120, 120), st.floats(1.0, 1.999))
@@ -56,15 +57,15 @@ def test_e2m1_ties_go_to_the_even_code(x: float, rounded: float) -> None:
 
 
 def test_e2m1_values_are_fixed_points_and_large_ones_saturate() -> None:
-    values = torch.tensor([*q.E2M1, *(-v for v in q.E2M1), 7.0, -100.0])
-    assert decoded(q.encode_e2m1(values)).tolist() == [*q.E2M1, *(-v for v in q.E2M1), 6.0, -6.0]
+    values = torch.tensor([*E2M1, *(-v for v in E2M1), 7.0, -100.0])
+    assert decoded(q.encode_e2m1(values)).tolist() == [*E2M1, *(-v for v in E2M1), 6.0, -6.0]
 
 
 def test_nibbles_hold_the_even_column_low() -> None:
     codes = torch.tensor([[1, 2, 15, 0]], dtype=torch.uint8)
     packed = q.pack_nibbles(codes)
     assert packed.tolist() == [[0x21, 0x0F]]
-    assert torch.equal(q.unpack_e2m1(packed), decoded(codes))
+    assert torch.equal(unpack_e2m1(packed), decoded(codes))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 300.0])

@@ -30,6 +30,7 @@ from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
+from .request_log import RequestLog
 from .tenants import Guarded, accounting, admit, tenant_routes
 
 log = logging.getLogger("headrace.serve")
@@ -42,12 +43,13 @@ Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
 @dataclass(frozen=True, slots=True)
 class AppSettings:
     """``cors_origins``: pages that may call from a browser. ``vllm_metrics``: vLLM's names too. ``profile``: whether
-    ``/debug/profile`` is there. ``embeddings``: the encoder, if one is served."""
+    ``/debug/profile`` is there. ``embeddings``: the encoder, if one is served. ``log_requests``: a line for each."""
 
     cors_origins: Sequence[str] = ()
     vllm_metrics: bool = False
     profile: bool = False
     embeddings: Embeddings | None = None
+    log_requests: bool = False
 
 
 def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
@@ -68,6 +70,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     app.include_router(page_routes(host))
     if settings.embeddings is not None:
         app.include_router(embedding_routes(host, settings.embeddings))
+        host.when_draining.append(settings.embeddings.process.leave)
     if settings.profile:
         app.include_router(profile_routes(host))
     _add_generation(app, host)
@@ -76,6 +79,8 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
         app.include_router(tenant_routes(host.tenancy))
         app.add_middleware(Guarded, tenancy=host.tenancy)
     app.add_middleware(Counted, host=host)
+    if settings.log_requests:
+        app.add_middleware(RequestLog, routes=[getattr(route, "path", "") for route in app.routes])
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
@@ -125,9 +130,8 @@ async def answer(
     arrival = Arrival(request_id, OPERATIONS.get(prefix, "chat"), tenant, request.headers.get("traceparent"))
     job = await host.intake.work(request, _checked, make_job, host, body, request_id)
     respond = StreamReply if job.streams else WholeReply
-    return respond(
-        host.generate(job.prepared, arrival, job.marks), job.reply, host.limits, {"x-request-id": request_id}
-    )
+    request.state.generation = generation = host.generate(job.prepared, arrival, job.marks)
+    return respond(generation, job.reply, host.limits, {"x-request-id": request_id})
 
 
 def _checked(make_job: Callable[[EngineHost, Asked, str], Job], host: EngineHost, body: Asked, request_id: str) -> Job:
@@ -154,6 +158,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _refusal(request: Request, error: HttpError) -> Response:
+    request.state.error = error.word
     speaks_anthropic = request.url.path.startswith("/v1/messages")
     return json_response(error.anthropic() if speaks_anthropic else error.openai(), error.status, error.headers)
 

@@ -5,15 +5,11 @@ Never holds a prompt, an answer or a key.
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from ..tenants.registry import Tenant
-
-log = logging.getLogger("headrace.requests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,3 @@ class Finished:
 
 
 Observer = Callable[[Finished, Arrival], None]
-
-
-def log_request(finished: Finished, arrival: Arrival) -> None:  # noqa: ARG001  # an Observer
-    """One line of JSON. Times as seconds."""
-    line = asdict(finished)
-    started = line.pop("started_ns")
-    first, ended = line.pop("first_ns"), line.pop("ended_ns")
-    line["time"] = started / 1e9
-    line["ttft_s"] = None if first is None else round((first - started) / 1e9, 6)
-    line["seconds"] = round((ended - started) / 1e9, 6)
-    log.info(json.dumps(line))

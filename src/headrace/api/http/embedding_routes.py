@@ -28,6 +28,7 @@ def embedding_routes(host: EngineHost, embeddings: Embeddings) -> APIRouter:
 
     @router.post("/v1/embeddings")
     async def embed(request: Request) -> Response:
+        host.check_open()
         tenancy = host.tenancy
         tenant = admit(tenancy, request)
         body = await host.intake.read(request, EmbeddingsBody)

@@ -33,6 +33,11 @@ class HttpError(HeadraceError):
         self.retry_after_s = retry_after_s
 
     @property
+    def word(self) -> str:
+        """What went wrong in one word, for logs; never what a client sent."""
+        return self.code or self.kind
+
+    @property
     def headers(self) -> dict[str, str]:
         return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
 
@@ -72,6 +77,11 @@ def too_busy(limit: int) -> HttpError:
 
 def unavailable(reason: str) -> HttpError:
     return HttpError(503, reason, kind="service_unavailable", code="unavailable", retry_after_s=RETRY_AFTER_S)
+
+
+def stopping() -> HttpError:
+    words = "the server is stopping"
+    return HttpError(503, words, kind="service_unavailable", code="stopping", retry_after_s=RETRY_AFTER_S)
 
 
 def as_http(error: Exception) -> HttpError:

@@ -43,7 +43,9 @@ class Generation:
         self._choices: dict[str, tuple[int, Choice, RequestOutput]] = {}
         self._open: set[str] = set()
         self._last_s: dict[str, float] = {}
+        self._begun = False
         self._failure: Exception | None = None  # raised once what came before it has been told
+        self._ended: Exception | None = None  # raised at once
         self.outputs = [self._open_output(one) for one in prepared]
 
     def _open_output(self, prepared: Prepared) -> RequestOutput:
@@ -56,6 +58,7 @@ class Generation:
 
     def start(self) -> None:
         """Hands every sequence to the engine. Raises EngineDead, and then none is left behind."""
+        self._begun = True
         try:
             for prepared in self._prepared:
                 for request in prepared.requests:
@@ -74,13 +77,30 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        return not self._open and self._failure is None
+        return self._begun and not self._open and self._failure is None
 
     async def news(self, timeout_s: float) -> list[News]:
         """One News per choice that has any; empty after ``timeout_s`` of silence."""
-        if self._failure is not None:
-            raise self._failure
-        return self._digest(await self._mailbox.take(timeout_s))
+        self._check()
+        deltas = await self._mailbox.take(timeout_s)
+        if self._ended is not None:
+            raise self._ended
+        return self._digest(deltas)
+
+    def _check(self) -> None:
+        if (failure := self.failure) is not None:
+            raise failure
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why it does not go on to its own end; None as long as it does."""
+        return self._ended or self._failure
+
+    def fail(self, error: Exception) -> None:
+        """Ends it from outside: whoever waits for news gets this instead."""
+        if not self.finished:
+            self._ended = error
+            self._mailbox.wake()
 
     def _digest(self, deltas: list[TokenDelta]) -> list[News]:
         pieces: dict[str, list[str]] = {}

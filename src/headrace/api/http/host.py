@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import threading
 import time
@@ -11,26 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import msgspec
-
 from headrace.contract.errors import ConfigError, EngineDead, HeadraceError
 from headrace.obs.metrics import Metrics
 
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
 from ..protocol.codec import Codec, make_codec
-from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy, Visit
 from ..text.answer_forms import Mark, ParserChoice
 from .arrivals import Arrival, Finished, Observer
 from .body import Intake
 from .engine_metrics import put_engine, put_ranks
-from .errors import HttpError, too_busy, unavailable
+from .errors import HttpError, as_http, stopping, too_busy, unavailable
 from .generation import Generation
+from .tenant_prompts import ranked, salted
 
 WATCH_PERIOD_S = 0.2
+END_S = 1.0  # for clients to take the last event of a stream that is ended
 MAX_BACKOFF_S = 30.0
-MAX_PRIORITY = 2**53  # the core counts in 64 bits
 
 log = logging.getLogger("headrace.serve")
 
@@ -77,7 +74,10 @@ class EngineHost:
         self.observers: list[Observer] = []  # told of every request that is over
         self.created = int(time.time())
         self.draining = False
+        self.when_draining: list[Callable[[], None]] = []
         self.num_open = 0
+        self._generations: set[HostedGeneration] = set()
+        self._hurried = False
         self._watcher: asyncio.Task[None] | None = None
 
     @cached_property
@@ -107,10 +107,19 @@ class EngineHost:
             words = f"the model {name!r} {fault}; served here: {', '.join(self.names)}"
             raise HttpError(404, words, field="model", code="model_not_found")
 
+    def check_open(self) -> None:
+        """Refuses new work of any kind while draining."""
+        if self.draining:
+            raise stopping()
+
+    @property
+    def num_requests(self) -> int:
+        """Taken on and not yet answered."""
+        return len(self._generations)
+
     def check_room(self, count: int = 1) -> None:
         """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full."""
-        if self.draining:
-            raise unavailable("the server is shutting down")
+        self.check_open()
         if not self.llm.client.alive:
             raise unavailable("the engine is starting again")
         if count > self.limits.max_open:
@@ -171,13 +180,27 @@ class EngineHost:
         return llm
 
     async def drain(self, deadline_s: float) -> bool:
-        """Takes nothing new; waits for what is open. False when the deadline came first."""
+        """Takes nothing new; waits for what is open. False when the deadline, or ``hurry``, came first."""
         self.draining = True
         self._give_up.set()  # an engine that is being started again would come for nobody
+        for told in self.when_draining:
+            told()
         end = time.monotonic() + deadline_s
-        while self.num_open and time.monotonic() < end:
+        while self.num_open and time.monotonic() < end and not self._hurried:
             await asyncio.sleep(0.02)
         return self.num_open == 0
+
+    def hurry(self) -> None:
+        """Ends the wait of ``drain``."""
+        self._hurried = True
+
+    async def end_open(self) -> None:
+        """Ends every request with an error that says why. Clients that do not take it are not waited for long."""
+        for generation in list(self._generations):
+            generation.fail(stopping())
+        end = time.monotonic() + END_S
+        while self.num_open and time.monotonic() < end:
+            await asyncio.sleep(0.02)
 
     def close(self) -> None:
         self._give_up.set()
@@ -220,9 +243,11 @@ class HostedGeneration(Generation):
         self._arrival = arrival
         self._first_ns: int | None = None
         self._over = False
+        self.told: Finished | None = None  # once it is over
         self._visit = visit
         self._count = sum(len(one.requests) for one in prepared)
         host.num_open += self._count
+        host._generations.add(self)
         if visit is None:
             self.start()
 
@@ -232,6 +257,11 @@ class HostedGeneration(Generation):
             await self._visit.turn()
             self._prepared = [ranked(one, self._visit.rank) for one in self._prepared]
             self.start()
+
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
+        if self._visit is not None:
+            self._visit.fail(error)
 
     def tokens_came(self, num_tokens: int) -> None:
         self._first_ns = self._first_ns or time.time_ns()
@@ -244,14 +274,16 @@ class HostedGeneration(Generation):
         self._over, cut = True, not self.finished
         super().close()
         self._host.num_open -= self._count
+        self._host._generations.discard(self)
         if self._visit is not None:
             self._visit.end(self.usage.cached_tokens)
-        finished = self._told("abort" if cut else None)
+        self.told = self._told(cut)
         for observer in self._host.observers:
-            observer(finished, self._arrival)
+            observer(self.told, self._arrival)
 
-    def _told(self, error: str | None) -> Finished:
-        usage, arrival = self.usage, self._arrival
+    def _told(self, cut: bool) -> Finished:
+        usage, arrival, failure = self.usage, self._arrival, self.failure
+        error = "abort" if cut else None
         reasons = [choice.finish_reason or "abort" for output in self.outputs for choice in output.outputs]
         return Finished(
             arrival.request_id,
@@ -265,23 +297,5 @@ class HostedGeneration(Generation):
             usage.cached_tokens,
             usage.completion_tokens,
             reasons,
-            "error" if "error" in reasons else error,
+            error if failure is None else as_http(failure).word,
         )
-
-
-def ranked(prepared: Prepared, rank: int) -> Prepared:
-    """The same prompt with the priority that its tenant's turn gives it; what the client asked for does not count."""
-    priority = min(rank, MAX_PRIORITY)
-    requests = [msgspec.structs.replace(request, priority=priority) for request in prepared.requests]
-    return dataclasses.replace(prepared, requests=requests)
-
-
-def salted(prepared: Prepared, tenant: Tenant) -> Prepared:
-    """The same prompt, findable in the cache by this tenant only, unless it shares. Timing tells nobody what others
-    asked."""
-    if tenant.share_cache:
-        return prepared
-    replace = msgspec.structs.replace
-    salts = [f"tenant\x1f{tenant.name}\x1f{request.cache_salt}" for request in prepared.requests]
-    requests = [replace(request, cache_salt=salt) for request, salt in zip(prepared.requests, salts)]
-    return dataclasses.replace(prepared, requests=requests)

@@ -25,6 +25,10 @@ class Mailbox:
         if self._items:
             self._release()
 
+    def wake(self) -> None:
+        """Ends a ``take`` at once, with what there is."""
+        self._release()
+
     def _release(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -13,7 +13,7 @@ from headrace.obs.export import CONTENT_TYPE, Exporter
 from ..protocol.sse import to_json
 from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
 from ..text.tokenizer import Tokenizer
-from .errors import unavailable
+from .errors import stopping, unavailable
 from .host import EngineHost
 from .jobs import chat_prompt, counted_ids, tokenizer_of
 from .tenants import admit
@@ -121,7 +121,7 @@ def _add_state(router: APIRouter, host: EngineHost, exporter: Exporter) -> None:
     async def ready() -> Response:
         """Whether to send work here."""
         if not host.ready:
-            raise unavailable("the server is shutting down" if host.draining else "the engine is starting again")
+            raise stopping() if host.draining else unavailable("the engine is starting again")
         return json_response({"status": "ready"})
 
     @router.get("/version")

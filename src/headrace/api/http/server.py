@@ -1,15 +1,19 @@
 """The server: a socket, uvicorn around the application, and an orderly end.
 
-The first SIGTERM or SIGINT drains: new work is refused with 503, open requests run to their end or to the deadline.
-A second one ends at once.
+The first SIGTERM, SIGINT or SIGHUP drains: new work is refused with 503, open requests run to their end or to the
+deadline. A second one ends them at once, each with its protocol's error. Nothing here waits for a client for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import multiprocessing
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -22,6 +26,9 @@ from .connections import bounded
 from .host import EngineHost
 
 BACKLOG = 2048
+ASKS_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LEAVING_S = 5  # for connections to close once all is answered
+HURRIED_S = 1  # as above, after a second signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,15 @@ def address(settings: ServerSettings, bound: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with draining in place of its own signal handling."""
+    """uvicorn with draining in place of its own signal handling. ``say``: gets remarks for whoever started it."""
 
     def __init__(
-        self, app: FastAPI, host: EngineHost, settings: ServerSettings, on_started: Callable[[], None] | None = None
+        self,
+        app: FastAPI,
+        host: EngineHost,
+        settings: ServerSettings,
+        on_started: Callable[[], None] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         config = uvicorn.Config(
             app,
@@ -68,7 +80,7 @@ class Server(uvicorn.Server):
             backlog=BACKLOG,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=LEAVING_S,
             server_header=False,
             lifespan="on",
         )
@@ -76,12 +88,16 @@ class Server(uvicorn.Server):
         self._host = host
         self._drain_s = settings.drain_s
         self._on_started = on_started
+        self._say = say or (lambda _words: None)
         self._draining: asyncio.Task[None] | None = None
         self._signals = 0
+        self._hurried = False
         self._main: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._main = asyncio.get_running_loop()
+        if self._signals:  # one came before there was a loop
+            self.begin_drain()
         await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -89,30 +105,72 @@ class Server(uvicorn.Server):
         if self.started and self._on_started is not None:
             self._on_started()  # from here on connections are answered
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """``heeding_signals`` does, for longer than uvicorn would."""
+        yield
+
+    @contextmanager
+    def heeding_signals(self) -> Iterator[None]:
+        """For the main thread. A hang-up that whoever started us wants ignored (nohup) stays so."""
+        before = {number: signal.getsignal(number) for number in ASKS_TO_STOP}
+        heeded = [n for n in ASKS_TO_STOP if n != signal.SIGHUP or before[n] is not signal.SIG_IGN]
+        for number in heeded:
+            signal.signal(number, self.handle_exit)
+        try:
+            yield
+        finally:
+            for number in heeded:
+                signal.signal(number, before[number])
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
         """A signal came; runs between two bytecodes of the main thread."""
         self._signals += 1
+        self._post(self.begin_drain if self._signals == 1 else self.end_at_once)
         if self._signals > 1:
-            self.should_exit = self.force_exit = True
             for child in multiprocessing.active_children():
                 child.kill()  # else its orderly end would be waited for
-        elif self._main is not None:
-            self._main.call_soon_threadsafe(self.begin_drain)
+
+    def _post(self, work: Callable[[], None]) -> None:
+        """On the loop, unless that is over."""
+        with contextlib.suppress(RuntimeError):
+            if self._main is not None:
+                self._main.call_soon_threadsafe(work)
 
     def begin_drain(self) -> None:
         """On the loop."""
-        if self._draining is None:
-            self._draining = asyncio.ensure_future(self._drain())
+        if self._draining is not None:
+            return
+        if count := self._host.num_requests:
+            again = "Ctrl-C again ends at once"
+            self._say(f"finishing {_requests(count)}, at most {self._drain_s:g} s; {again}")
+        self._draining = asyncio.ensure_future(self._drain())
+
+    def end_at_once(self) -> None:
+        """On the loop, while it drains."""
+        if self._hurried:
+            return
+        self._hurried = True
+        count = self._host.num_requests
+        self._say(f"ending at once{f': {_requests(count)} cut short' if count else ''}")
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it would show where each of them was cut
+        self.config.timeout_graceful_shutdown = HURRIED_S
+        self._host.hurry()
 
     async def _drain(self) -> None:
         if not await self._host.drain(self._drain_s):
-            await asyncio.to_thread(self._host.llm.close)  # ends open streams with an error event
+            await self._host.end_open()
         self.should_exit = True
 
 
+def _requests(count: int) -> str:
+    return f"{count} request{'s' if count > 1 else ''}"
+
+
 def run(server: Server, host: EngineHost, bound: socket.socket) -> None:
-    """Serves until told to stop; the engine is gone when this returns."""
-    try:
-        server.run([bound])
-    finally:
-        host.close()
+    """Serves until told to stop; the engine is gone when this returns. For the main thread."""
+    with server.heeding_signals():
+        try:
+            server.run([bound])
+        finally:
+            host.close()

@@ -5,6 +5,11 @@ A span is made when its request is over, with the times it had, so tracing costs
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.contract.errors import ConfigError
@@ -12,9 +17,50 @@ from headrace.contract.extras import how_to_get, missing
 
 from .arrivals import Arrival, Finished
 
+FLUSH_S = 2.0  # at the end, for spans that were not sent yet
+PERIOD_S = 60.0  # the least time between two lines about spans that cannot be sent
+MOST_CHARACTERS = 300
+TALKERS = ("opentelemetry", "urllib3")  # loggers: each tells every attempt of every batch
 
-def open_tracer(endpoint: str) -> Any:
-    """A tracer that sends to an OTLP/HTTP collector. Raises ConfigError without the extra."""
+log = logging.getLogger("headrace.serve")
+
+
+class Sparing(logging.Handler):
+    """What the exporter's libraries have to complain about, as a line of ours a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(logging.WARNING)
+        self._clock = clock
+        self._next_s = clock()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (now := self._clock()) >= self._next_s:
+            self._next_s = now + PERIOD_S
+            log.warning("spans are not delivered: %s", record.getMessage().partition("\n")[0][:MOST_CHARACTERS])
+
+
+@contextmanager
+def tracing(endpoint: str) -> Iterator[SpanObserver]:
+    """An observer that sends to an OTLP/HTTP collector; at the end it sends the rest, briefly. Raises ConfigError
+    without the extra."""
+    provider, sparing = _provider(endpoint), Sparing()
+    for name in TALKERS:
+        logging.getLogger(name).propagate = False
+        logging.getLogger(name).addHandler(sparing)
+    try:
+        yield SpanObserver(provider.get_tracer("headrace"))
+    finally:
+        flush(provider)
+
+
+def flush(provider: Any) -> None:
+    """A collector that is gone would be waited for far longer than spans are worth: who tries is left behind."""
+    last = threading.Thread(target=provider.shutdown, name="headrace-last-spans", daemon=True)
+    last.start()
+    last.join(FLUSH_S)
+
+
+def _provider(endpoint: str) -> Any:
     if missing("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         raise ConfigError("otlp_endpoint", f"needs the otel extra: {how_to_get('otel')}")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -22,9 +68,9 @@ def open_tracer(endpoint: str) -> Any:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=Resource.create({"service.name": "headrace"}))
+    provider = TracerProvider(resource=Resource.create({"service.name": "headrace"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
-    return provider.get_tracer("headrace")
+    return provider
 
 
 class SpanObserver:

@@ -17,6 +17,7 @@ from ..tenants.tenancy import Tenancy
 from .errors import HttpError, unavailable
 
 GUARDED = ("/v1/", "/tokenize", "/detokenize", "/admin/", "/debug/")
+NO_KEY = "invalid_api_key"
 FLUSH_PERIOD_S = 1.0
 
 log = logging.getLogger("headrace.serve")
@@ -54,6 +55,7 @@ class Guarded:
         if scope["type"] == "http" and scope["path"].startswith(GUARDED) and scope["method"] != "OPTIONS":
             tenant = self._tenancy.registry.find(_key(Request(scope)))
             if tenant is None:
+                scope.setdefault("state", {})["error"] = NO_KEY
                 await _refusal(scope["path"])(scope, receive, send)
                 return
             scope.setdefault("state", {})["tenant"] = tenant
@@ -70,7 +72,7 @@ def _key(request: Request) -> str:
 
 def _refusal(path: str) -> Response:
     words = "a valid API key is needed: send Authorization: Bearer KEY, or x-api-key"
-    error = HttpError(401, words, code="invalid_api_key")
+    error = HttpError(401, words, code=NO_KEY)
     body = error.anthropic() if path.startswith("/v1/messages") else error.openai()
     return Response(to_json(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")
 

@@ -119,8 +119,14 @@ class Visit:
         if not self._turn.done():
             self._turn.set_result(None)
 
+    def fail(self, error: Exception) -> None:
+        """Its turn will not come: who waits for it gets this instead."""
+        if not self._turn.done():
+            self._turn.set_exception(error)
+
     async def turn(self) -> None:
-        """Returns when the request may go to the engine. Raises OverLimit when that takes too long."""
+        """Returns when the request may go to the engine. Raises OverLimit when that takes too long, and what ``fail``
+        was given."""
         try:
             async with asyncio.timeout(self._tenancy.limits.wait_s):
                 await self._turn

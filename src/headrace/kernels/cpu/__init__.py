@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from . import activation, attention, cache, fused, matmul, norms, rope, sampling
+from . import activation, attention, cache, fused, matmul, norms, records, rope, sampling
 
 
 def build() -> dict[str, Callable[..., Any]]:
@@ -34,6 +34,8 @@ def build() -> dict[str, Callable[..., Any]]:
         "gather_rows": matmul.gather_rows,
         "axpy": activation.axpy,
         "paged_attention": attention.paged_attention,
+        "latent_attention": records.latent_attention,
+        "choose_entries": records.choose_entries,
         "apply_rules": sampling.apply_rules,
         "sample": sampling.sample,
         "gather_logprobs": sampling.gather_logprobs,

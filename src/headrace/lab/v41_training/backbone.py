@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.kernels.selection import best_entries, members
 from headrace.models.deepseek_v41 import quantise
 from headrace.models.deepseek_v41.engram_hash import HashTables, hash_tables, ngrams, table_rows
-from headrace.models.deepseek_v41.selection import best_entries, members
 from headrace.models.deepseek_v41.tensor_ops import rotate_tail
 
 from .form import Form, Rotary, attend, block, collapse, heads_of, project_out, query_latent, window_keys

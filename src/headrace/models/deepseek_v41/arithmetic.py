@@ -36,6 +36,11 @@ class Arithmetic:
         if self.mode not in MODES:
             raise ConfigError("mode", f"{self.mode!r} is unknown; choose one of {', '.join(MODES)}")
 
+    @property
+    def rounds_scores(self) -> bool:
+        """Whether index scores are bfloat16."""
+        return self.mode == "bfloat16"
+
     def stored(self, x: Tensor) -> Tensor:
         """An activation as it is kept."""
         return bfloat16(x) if self.mode == "bfloat16" else x

@@ -1,8 +1,8 @@
 """The attention sub-layer: a window of own keys and the selected rows of a shared compressed KV, in one softmax.
 
 Keys are values: one latent per position, rotary dims included, which is why outputs are rotated back by the query's
-position. A compressed row may repeat what the window holds; both count. Every product is an op that adds in key order,
-so keys that a query does not see, whose weight is exactly zero, change no bit: chunks and tiles are free choices.
+position. A compressed row may repeat what the window holds; both count. The op reads records where they lie; keys that
+are in no cache, those of a draft block, go through ``attend``.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from headrace.kernels.ops import Ops
 from .compression import compress
 from .indexing import select
 from .params import AttentionParams, LayerParams
-from .quantise import pack_mxfp8, unpack_kv4, unpack_mxfp8
-from .selection import members
-from .step import Program, Slice, Step
+from .quantise import pack_mxfp8
+from .step import Program, Step
 from .tensor_ops import rotate_tail
-
-QUERY_TILE = 64  # queries that share one gathering of keys
 
 
 def attend(ops: Ops, query: Tensor, keys: Tensor, visible: Tensor, sink: Tensor) -> Tensor:
     """(T, heads, D), (n, D), (T, n) bool, (heads,) -> (T, heads, D).
 
-    ``sink`` is a logit of its own per head, neither scaled nor rotated: it takes weight and gives no value.
+    ``sink`` is a logit of its own per head, neither scaled nor rotated: it takes weight and gives no value. Products
+    are ops that add in key order: a key that a query does not see, whose weight is exactly zero, changes no bit.
     """
     scores = ops.linear(query.flatten(0, 1), ops.pack_weight(keys), None).unflatten(0, query.shape[:2])
     scores = (scores * query.shape[-1] ** -0.5).masked_fill(~visible.unsqueeze(1), -torch.inf)
@@ -51,8 +49,25 @@ def attention(step: Step, layer: int, params: LayerParams, hidden: Tensor) -> Te
         compress(step, layer, params, hidden)
     if params.indexer is not None:
         select(step, layer, params, coded_latent, hidden)
-    seen = [_attend_slice(step, layer, params, s, query[s.rows]) for s in step.slices]
-    return project_out(step, params, torch.cat(seen), step.positions)
+    return project_out(step, params, _seen(step, layer, params, query), step.positions)
+
+
+def _seen(step: Step, layer: int, params: LayerParams, query: Tensor) -> Tensor:
+    """(T, heads, head_dim) -> the same: what queries see of the layer's window and of the rows chosen for it."""
+    topology, pages = step.config.topology, step.pages
+    shared = pages.records(step.records.kv[topology.kv_sources[layer]]) if topology.ratios[layer] else None
+    return step.arithmetic.ops.latent_attention(
+        query,
+        step.query_start(),
+        step.seq_lens(),
+        step.window_floors(layer),
+        step.config.window,
+        pages.records(step.records.window[layer]),
+        shared,
+        step.config.narrow_kv,
+        None if shared is None else step.selected,
+        params.attention.sink,
+    )
 
 
 def query_latent(step: Program, params: AttentionParams, coded: Tensor) -> Tensor:
@@ -79,27 +94,3 @@ def project_out(step: Program, params: LayerParams, seen: Tensor, positions: Ten
     groups = seen.unflatten(1, (step.config.o_groups, -1)).flatten(2).unbind(1)
     squeezed = [step.arithmetic.linear(x, w) for x, w in zip(groups, params.attention.out_groups)]
     return step.arithmetic.coded_linear(torch.cat(squeezed, dim=1), params.attention.out_up)
-
-
-def _attend_slice(step: Step, layer: int, params: LayerParams, s: Slice, query: Tensor) -> Tensor:
-    tiles = range(0, len(query), QUERY_TILE)
-    seen = [_attend_tile(step, layer, params, s, query, at, min(at + QUERY_TILE, len(query))) for at in tiles]
-    return torch.cat(seen)
-
-
-def _attend_tile(step: Step, layer: int, params: LayerParams, s: Slice, query: Tensor, at: int, end: int) -> Tensor:
-    """Queries [at, end) of a slice over the union of their keys: window by position, then compressed by row."""
-    window, floor = step.config.window, step.window_floor(layer, s)
-    own = torch.arange(s.first + at, s.first + end).unsqueeze(1)
-    held = torch.arange(min(max(floor, s.first + at - window + 1), s.first + end), s.first + end)
-    keys = [unpack_mxfp8(step.read(step.records.window[layer], s, held))]
-    visible = [(held <= own) & (held > own - window)]
-    if step.config.topology.ratios[layer]:
-        chosen = members(step.selected[s.number][at:end], s.last)
-        rows = chosen.any(0).nonzero().squeeze(1)
-        source = step.config.topology.kv_sources[layer]
-        unpack = unpack_kv4 if step.config.narrow_kv else unpack_mxfp8
-        keys.append(unpack(step.read(step.records.kv[source], s, rows)))
-        visible.append(chosen[:, rows])
-    query = query[at:end].contiguous()
-    return attend(step.arithmetic.ops, query, torch.cat(keys), torch.cat(visible, dim=1), params.attention.sink)

@@ -10,15 +10,18 @@ the family's own variant for the compressed KV):
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from headrace.kernels.record_formats import KV4_COLUMNS as KV4_COLUMNS
+from headrace.kernels.record_formats import MX_COLUMNS as MX_COLUMNS
+from headrace.kernels.record_formats import decode_e4m3 as decode_e4m3
+from headrace.kernels.record_formats import power_of_two as power_of_two
+from headrace.kernels.record_formats import unpack_kv4 as unpack_kv4
+from headrace.kernels.record_formats import unpack_mxfp4 as unpack_mxfp4
+from headrace.kernels.record_formats import unpack_mxfp8 as unpack_mxfp8
+
 E4M3_MAX, E2M1_MAX = 448.0, 6.0
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-MX_COLUMNS = 32  # values per power-of-two scale
-KV4_COLUMNS = 16  # values per e4m3 scale of the compressed KV
 # Smallest magnitudes that scales are made for: below them a group counts as this large.
 LEAST_E4M3, LEAST_MXFP4, LEAST_KV4 = 1e-4, 6.0 * 2.0**-126, 6.0 * 2.0**-9
 
@@ -33,25 +36,9 @@ def _exponent_above(x: Tensor) -> Tensor:
     return (x.contiguous().view(torch.int32) + 0x7FFFFF) >> 23
 
 
-# Decoding is looking up: one operation in place of several, and the same values. ``index_select`` is the quick one.
-BYTES = torch.arange(256, dtype=torch.uint8)
-E4M3 = BYTES.view(torch.float8_e4m3fn).to(torch.float32)
-POWERS = torch.tensor([2.0 ** (e - 127) for e in range(255)] + [math.inf])
-PAIRS = torch.tensor([[(*E2M1, *(-v for v in E2M1))[code] for code in (byte & 0xF, byte >> 4)] for byte in range(256)])
-
-
-def power_of_two(byte: Tensor) -> Tensor:
-    """2^(byte - 127) in float32, exactly; byte 0 is the subnormal 2^-127, byte 255 (no number) gives infinity."""
-    return POWERS[byte.int()]
-
-
 def encode_e4m3(x: Tensor) -> Tensor:
     """Bytes of the nearest e4m3 values; what is too large saturates."""
     return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).view(torch.uint8)
-
-
-def decode_e4m3(byte: Tensor) -> Tensor:
-    return E4M3.index_select(0, byte.flatten().int()).view(byte.shape)
 
 
 def encode_e2m1(x: Tensor) -> Tensor:
@@ -68,11 +55,6 @@ def pack_nibbles(code: Tensor) -> Tensor:
     return code[..., 0::2] | code[..., 1::2] << 4
 
 
-def unpack_e2m1(packed: Tensor) -> Tensor:
-    """(..., n/2) bytes -> (..., n) values."""
-    return PAIRS.index_select(0, packed.flatten().int()).view(*packed.shape[:-1], 2 * packed.shape[-1])
-
-
 def _groups(x: Tensor, columns: int, least: float) -> tuple[Tensor, Tensor]:
     """``x`` (..., n) as (..., n/columns, columns), and the largest magnitude of each group, at least ``least``."""
     grouped = x.unflatten(-1, (-1, columns))
@@ -85,14 +67,6 @@ def pack_mxfp8(x: Tensor) -> Tensor:
     exponent = _exponent_above(largest / E4M3_MAX)
     codes = encode_e4m3(grouped / (exponent << 23).view(torch.float32))
     return torch.cat((codes.flatten(-2), exponent.to(torch.uint8).flatten(-2)), dim=-1)
-
-
-def unpack_mxfp8(record: Tensor) -> Tensor:
-    """Inverse of ``pack_mxfp8``: (..., n + n/32) bytes -> (..., n) float32."""
-    columns = record.shape[-1] * MX_COLUMNS // (MX_COLUMNS + 1)
-    codes = record[..., :columns].contiguous()
-    scales = power_of_two(record[..., columns:]).unsqueeze(-1)
-    return (decode_e4m3(codes).unflatten(-1, (-1, MX_COLUMNS)) * scales).flatten(-2)
 
 
 def round_mxfp8(x: Tensor) -> Tensor:
@@ -112,25 +86,12 @@ def pack_mxfp4(x: Tensor) -> tuple[Tensor, Tensor]:
     return pack_nibbles(codes.flatten(-2)), scale.flatten(-2)
 
 
-def unpack_mxfp4(packed: Tensor, scale: Tensor) -> Tensor:
-    values = unpack_e2m1(packed).unflatten(-1, (-1, MX_COLUMNS))
-    return (values * power_of_two(scale).unsqueeze(-1)).flatten(-2)
-
-
 def pack_kv4(x: Tensor) -> Tensor:
     """(..., n) -> (..., n/2 + n/16) bytes: packed e2m1 codes, then one e4m3 scale per 16 columns."""
     grouped, largest = _groups(x, KV4_COLUMNS, LEAST_KV4)
     scale = encode_e4m3(largest / E2M1_MAX)
     codes = encode_e2m1(grouped / decode_e4m3(scale))
     return torch.cat((pack_nibbles(codes.flatten(-2)), scale.flatten(-2)), dim=-1)
-
-
-def unpack_kv4(record: Tensor) -> Tensor:
-    """Inverse of ``pack_kv4``: (..., n/2 + n/16) bytes -> (..., n) float32."""
-    packed_bytes = record.shape[-1] * 8 // 9
-    values = unpack_e2m1(record[..., :packed_bytes]).unflatten(-1, (-1, KV4_COLUMNS))
-    scales = decode_e4m3(record[..., packed_bytes:].contiguous()).unsqueeze(-1)
-    return (values * scales).flatten(-2)
 
 
 # -- weights of a checkpoint ------------------------------------------------------------------------------------------

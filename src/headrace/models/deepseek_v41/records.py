@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from headrace.contract.layout import KVGroup, KVKind, RecordLayout
+from headrace.kernels.ops import PagedRecords
 from headrace.models.context import GroupIndex
 
 from .config import V41Config
@@ -167,7 +168,13 @@ class Pages:
     def __init__(self, blocks: Tensor, groups: Sequence[GroupIndex]) -> None:
         """``blocks`` (num_blocks, 1, block_size, bytes per token) uint8."""
         self._blocks = blocks.flatten(1)
-        self._tables = [group.block_table.long() for group in groups]
+        self._given = [group.block_table.contiguous() for group in groups]
+        self._tables = [table.long() for table in self._given]
+
+    def records(self, section: Section) -> PagedRecords:
+        """The section as ops take it."""
+        table = self._given[section.group]
+        return PagedRecords(self._blocks, table, section.offset, section.rows, section.width)
 
     def write(self, section: Section, slices: Tensor, rows: Tensor, data: Tensor) -> None:
         """``data`` (n, width) bytes as rows ``rows`` (n,) of the sequences ``slices`` (n,)."""

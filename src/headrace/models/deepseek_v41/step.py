@@ -5,7 +5,7 @@ Made for one forward pass and dropped after it. What must outlive a step is in r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
@@ -48,8 +48,8 @@ class Slice:
 
 @dataclass(slots=True)
 class Step:
-    """``selected`` and ``candidates`` hold, per slice, what the latest index layer chose: (rows, K) compressed entries
-    and (rows, C) blocks of them. ``features``, if a dict, collects what draft layers are fed with, by layer."""
+    """``selected`` (T, K) and ``candidates`` (T, C), int32, are what the latest index layer chose: compressed entries,
+    and blocks of them. ``features``, if a dict, collects what draft layers are fed with, by layer."""
 
     config: V41Config
     arithmetic: Arithmetic
@@ -60,8 +60,8 @@ class Step:
     positions: Tensor  # (T,) int64
     image_rows: Tensor  # (T,) bool
     grams: Tensor  # (T, longest) compressed ids for Engram; (T, 0) without it
-    selected: list[Tensor] = field(default_factory=list)
-    candidates: list[Tensor] = field(default_factory=list)
+    selected: Tensor | None = None
+    candidates: Tensor | None = None
     features: dict[int, Tensor] | None = None
     truncation: Truncation = NOTHING_SKIPPED
     known: tuple[int, ...] = ()  # tokens known of each slice's sequence
@@ -76,6 +76,18 @@ class Step:
         """First position whose window keys rows of ``s`` may see in this layer."""
         in_decoder = layer >= self.config.topology.first_decoder
         return self.truncation.floor(self.known[s.number]) if in_decoder else 0
+
+    def window_floors(self, layer: int) -> Tensor:
+        """``window_floor`` of every slice: (S,) int32."""
+        return torch.tensor([self.window_floor(layer, s) for s in self.slices], dtype=torch.int32)
+
+    def query_start(self) -> Tensor:
+        """(S + 1,) int32: where each slice's rows begin, and the end of the last one's."""
+        return torch.tensor([0, *(s.end for s in self.slices)], dtype=torch.int32)
+
+    def seq_lens(self) -> Tensor:
+        """(S,) int32."""
+        return torch.tensor([s.last for s in self.slices], dtype=torch.int32)
 
     def read(self, section: Section, s: Slice, rows: Tensor) -> Tensor:
         """Records (n, width) at ``rows`` (n,) of one sequence."""
@@ -101,8 +113,8 @@ class Step:
             positions=self.positions[rows],
             image_rows=self.image_rows[rows],
             grams=self.grams[rows],
-            selected=[],
-            candidates=[],
+            selected=None,
+            candidates=None,
             compressed=compressed,
         )
 

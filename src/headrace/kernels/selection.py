@@ -1,6 +1,6 @@
-"""Which compressed entries a query reads: index scores, the best entries, candidate blocks. Pure functions.
+"""Which entries a row chooses by its scores: the best ones, the best blocks of them. Pure functions in torch.
 
-The tie rule is part of the model's definition here: the higher score wins, then the lower index. With few index heads
+The tie rule is part of the definition: the higher score wins, then the lower index. With few index heads
 many scores are exactly zero, so without the rule the choice would depend on how a prompt was cut.
 """
 
@@ -9,19 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headrace.kernels.ops import Ops, Weight
-
-from .tensor_ops import sum_over
-
 NOTHING = -1
-
-
-def index_scores(ops: Ops, query: Tensor, weights: Tensor, keys: Weight | None) -> Tensor:
-    """(T, heads, dim), (T, heads), packed (n, dim) or None -> (T, n): ``sum_h weights[h] * relu(query[h] . key)``."""
-    if keys is None:  # nothing is compressed yet
-        return torch.empty(len(query), 0)
-    products = ops.linear(query.flatten(0, 1), keys, None).unflatten(0, query.shape[:2])
-    return sum_over(products.clamp(min=0.0) * weights.unsqueeze(-1), 1)
 
 
 def best_entries(scores: Tensor, visible: Tensor, count: int, allowed: Tensor | None = None) -> Tensor:
@@ -63,5 +51,5 @@ def entries_of(blocks: Tensor, size: int, num_entries: int) -> Tensor:
 def members(lists: Tensor, n: int) -> Tensor:
     """(T, K) numbers below n, or ``NOTHING`` -> (T, n) bool."""
     held = torch.zeros(len(lists), n + 1, dtype=torch.bool)
-    held.scatter_(1, torch.where(lists == NOTHING, n, lists), True)
+    held.scatter_(1, torch.where(lists == NOTHING, n, lists).long(), True)
     return held[:, :n]
