@@ -37,6 +37,8 @@ from headrace.worker.block_transfer import BlockTransfer
 from headrace.worker.kv_transfer import KVTransfer, Launch
 from headrace.worker.worker import Worker
 
+from .kv_host import check_host, with_host_tier
+
 log = logging.getLogger("headrace.kv")
 
 RECORD_FORMAT = "1"
@@ -58,6 +60,7 @@ def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
         return None
     check_place(wish)
     _require_packages(wish)
+    check_host(config, wish)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
@@ -116,7 +119,7 @@ def open_connector(
             facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
         errand = Errand(place, space[:16], config.cache.kv_store_size, secret)
-        return _opened(errand, space, specs, config.cache.kv_fetch)
+        return with_host_tier(config, place, specs, _opened(errand, space, specs, config.cache.kv_fetch))
 
     return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))
 

@@ -18,6 +18,7 @@ import numpy as np
 from headrace._core import ExtraKeys, grain_chain, grain_root
 from headrace.contract.ports import Bytes
 
+from .ages import CHAT
 from .keys import GRAIN, Extras, next_key
 from .reading import Wanted
 from .records import RecordKind, StoreMatch, most_grains, usable_grains
@@ -45,7 +46,7 @@ class StoreSession:
     ) -> None:
         self._connector = connector
         self._prompt, self._salt, self._extras = token_ids, salt, Extras(adapter=adapter)
-        self.tenant, self.turn = tenant, 1
+        self.tenant, self.turn, self.ttl_class = tenant, 1, CHAT
         self._first_grain = max(0, num_local) // GRAIN
         self._most = most_grains(connector.specs, len(token_ids))
         gain = min(self._most * GRAIN, len(token_ids) - 1) - num_local
