@@ -87,9 +87,10 @@ def test_windows_come_from_the_engine_that_computed_them(model: Any, tmp_path: P
     assert (computed.num_cached_tokens, connector.counts()["hit_tokens"]) == (0, 0)
 
 
-def test_as_a_user_has_it(address: str) -> None:
+@pytest.mark.parametrize("fetch", ["thread", "process"])
+def test_as_a_user_has_it(address: str, fetch: str) -> None:
     """Two engines at a server that keeps their blocks, and each its windows: the second finds the first's."""
-    settings: dict[str, Any] = {"kv_memory": 64 << 20, "max_model_len": 512, "kv_windows": "memory"}
+    settings: dict[str, Any] = {"kv_memory": 64 << 20, "max_model_len": 512, "kv_windows": "memory", "kv_fetch": fetch}
     params = SamplingParams(temperature=0, max_tokens=6, logprobs=0)
     prompt = {"prompt_token_ids": [3 + i % 900 for i in range(300)]}
     with (

@@ -9,7 +9,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 from headrace.kv.connector import OpenStore, Store
 from headrace.kv.host_memory import HostMemory
-from headrace.kv.host_tier import HostTier
+from headrace.kv.host_tier import HostTier, WindowReader
 from headrace.kv.neighbours import Neighbours
 from headrace.kv.place import is_address, is_bucket, is_mooncake, is_striped
 from headrace.kv.records import Match, RecordSpec
@@ -24,10 +24,6 @@ def host_bytes(config: EngineConfig, place: str) -> int:
     gets none unless asked for. Raises ConfigError where windows would be kept nowhere."""
     asked, far = config.cache.kv_host_memory, is_address(place) or is_bucket(place) or is_striped(place)
     only_here = config.cache.kv_windows == "memory"
-    if config.cache.kv_fetch == "process":  # it reads from the store itself, past this memory
-        if asked or only_here:
-            raise ConfigError("kv_host_memory", "windows in memory need kv_fetch thread")
-        return 0
     if asked is None:
         return DEFAULT_BYTES if far or is_mooncake(place) or only_here else 0
     if asked == 0 and only_here:
@@ -59,9 +55,10 @@ def with_host_tier(config: EngineConfig, place: str, specs: tuple[RecordSpec, ..
     try:
         tier = _tier(config, directory_of(config, place), opened.store, HostMemory(size))
     except BaseException:
-        opened.store.close()
+        opened.close()
         raise
-    return replace(opened, store=tier, counts=tier.counts)
+    fetcher = None if opened.fetcher is None else WindowReader(tier, opened.fetcher)
+    return replace(opened, store=tier, counts=tier.counts, fetcher=fetcher)
 
 
 def _tier(config: EngineConfig, directory: str | None, store: Store, memory: HostMemory) -> HostTier:

@@ -6,7 +6,8 @@ BLOCK records pass through. What is nowhere is a miss: a shorter prefix is found
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from headrace.contract.ports import Bytes
 from .backend import Name
 from .host_memory import HostMemory
 from .neighbours import Neighbours
+from .reading import DirectReader, Reader, Wanted
 from .records import Match, RecordKind, RecordSpec, StoreMatch, usable_grains
 
 if TYPE_CHECKING:
@@ -124,7 +126,28 @@ class HostTier:
         return self._store.put(key, kind, payload, tenant=tenant, depth=depth, turn=turn, ttl_class=ttl_class)
 
     def close(self) -> None:
+        """Nobody is given anything any more."""
         if self.neighbours is not None:
             self.neighbours.close()
         self.memory.clear()
         self._store.close()
+
+
+class WindowReader:
+    """A Reader: windows come through the tier, on the thread that asks, and blocks from another reader."""
+
+    def __init__(self, tier: HostTier, blocks: Reader) -> None:
+        self._windows, self._blocks = DirectReader(tier), blocks
+
+    def read(self, lease: int, names: Sequence[Wanted], deadline: float) -> Generator[Bytes | None]:
+        ahead = [name for name in names if name.kind == RecordKind.BLOCK]
+        with closing(self._blocks.read(lease, ahead, deadline)) as blocks:
+            for name in names:
+                if name.kind == RecordKind.BLOCK:
+                    yield next(blocks, None)
+                else:
+                    yield from self._windows.read(lease, [name], deadline)
+
+    def close(self) -> None:
+        """The tier is its owner's."""
+        self._blocks.close()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -25,9 +26,10 @@ from headrace.kv.ages import AGENT, CHAT, DAY_S
 from headrace.kv.client import RemoteStore
 from headrace.kv.directory import MOST_HOLDERS, Directory
 from headrace.kv.host_memory import HostMemory
-from headrace.kv.host_tier import HostTier
+from headrace.kv.host_tier import HostTier, WindowReader
 from headrace.kv.local import LocalStore
 from headrace.kv.neighbours import Neighbours
+from headrace.kv.reading import DirectReader, Wanted
 from headrace.kv.records import Match, RecordKind, RecordSpec
 from headrace.kv.server import StoreServer
 
@@ -159,6 +161,19 @@ def test_what_the_store_has_is_found_without_a_memory(address: str, tiers: ExitS
     assert found.grains == 4
     assert read(second, found.lease, 3)
     assert second.counts()["host_pulled"] == 0
+
+
+def test_blocks_come_from_another_reader_and_windows_from_memory(address: str, tiers: ExitStack) -> None:
+    first, second = tier(tiers, address), tier(tiers, address)
+    fill(first, windows=(0, 3))
+    names = [Wanted(key, kind, 5000) for key in KEYS for kind in (0, 2)]
+    lease = second.match(KEYS, (BLOCK,)).lease
+    second.neighbours.find([(key, 2) for key in KEYS])  # type: ignore[union-attr]
+    values = list(WindowReader(second, DirectReader(second)).read(lease, names, time.monotonic() + PATIENCE_S))
+    assert [value is not None for value in values] == [True, True, True, False, True, False, True, True]
+    for name, value in zip(names, values):
+        expected = payload_of(name.key if name.kind == 0 else name.key + b"s")
+        assert value is None or np.array_equal(value, expected)
 
 
 def test_a_window_that_goes_between_look_up_and_read_is_a_miss(address: str, tiers: ExitStack) -> None:
