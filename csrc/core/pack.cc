@@ -24,12 +24,24 @@ bool cuts(std::span<const std::int32_t> offsets, std::size_t rows, std::size_t s
          std::is_sorted(offsets.begin(), offsets.end());
 }
 
+// For an exchange: where each row of a slice stands once all ranks' rows, `num_rows` of each, lie one after another.
+void pack_gather(std::span<std::int32_t> index, const ContextShare& share, std::int32_t num_rows, std::int32_t first,
+                 std::int32_t start) {
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    const std::int32_t position = start + static_cast<std::int32_t>(i), owner = share.owner(position);
+    const std::int32_t row = first + share.owned_before(position, owner) - share.owned_before(start, owner);
+    index[i] = owner * num_rows + row;
+  }
+}
+
 }  // namespace
 
-RowTable::RowTable(std::int32_t block_size, std::int32_t num_groups)
-    : block_size_(block_size), num_groups_(num_groups) {
+RowTable::RowTable(std::int32_t block_size, std::int32_t num_groups, ContextShare share)
+    : block_size_(block_size), num_groups_(num_groups), share_(share) {
   require(block_size >= 1, "block_size", "must be at least 1");
   require(num_groups >= 1, "num_groups", "must be at least 1");
+  require(share.size >= 1 && share.size <= kMostOfAnything, "cp_size", "must be at least 1");
+  require(share.rank >= 0 && share.rank < share.size, "cp_rank", "must be below cp_size");
 }
 
 const RowTable::Row& RowTable::row(SeqId id) const {
@@ -119,18 +131,43 @@ std::int32_t RowTable::max_blocks(const PlanView& plan) const {
   return static_cast<std::int32_t>(most);
 }
 
-std::int32_t RowTable::num_logits(const PlanView& plan) {
-  return static_cast<std::int32_t>(plan.seq_ids.size()) + sum(plan.num_drafts);
+// Who computes what of this plan: a whole of it unless it is a prompt step of several ranks.
+ContextShare RowTable::share_of(const PlanView& plan) const {
+  if (share_.size == 1 || plan.kind == StepKind::kDecode) return {};
+  require(plan.kind == StepKind::kPrefill, "kind", "context-parallel ranks take prompt steps and decode steps only");
+  require(plan.draft_tokens.empty(), "num_drafts", "a prompt step that ranks share verifies none");
+  return share_;
+}
+
+std::int32_t RowTable::num_rows(const PlanView& plan) const {
+  const ContextShare share = share_of(plan);
+  std::int32_t rows = 0;
+  for (const std::int32_t q : plan.num_scheduled) rows += share.rows(q);
+  return rows;
+}
+
+std::int32_t RowTable::num_logits(const PlanView& plan) const {
+  const ContextShare share = share_of(plan);
+  std::int32_t rows = sum(plan.num_drafts);
+  for (std::size_t s = 0; s < plan.seq_ids.size(); ++s)
+    rows += share.owns(plan.num_computed[s] + plan.num_scheduled[s] - 1);
+  return rows;
 }
 
 // Input ids of one slice: known tokens, then drafts; what a step in flight is still sampling stays unknown.
-void RowTable::pack_tokens(const PlanView& plan, const PackBuffers& out, std::size_t slice, std::int32_t first,
-                           std::int32_t draft_base) const {
+void RowTable::pack_tokens(const PlanView& plan, const PackBuffers& out, const ContextShare& share, std::size_t slice,
+                           std::int32_t first, std::int32_t draft_base) const {
   const Row& r = row(plan.seq_ids[slice]);
   const std::int32_t start = plan.num_computed[slice], q = plan.num_scheduled[slice];
-  const std::int32_t drafts = plan.num_drafts[slice];
+  const std::int32_t drafts = plan.num_drafts[slice], end = first + share.rows(q);
+  // fill_unknown looks at a slice's last row only, which may be padding or another rank's. All ranks refuse alike.
+  require(share.size == 1 || start + q <= static_cast<std::int32_t>(r.tokens.size()), "num_scheduled",
+          "ranks can share known tokens only");
+  std::fill(out.request_index.begin() + first, out.request_index.begin() + end, static_cast<std::int32_t>(slice));
+  std::int32_t at = first;
   for (std::int32_t i = 0; i < q; ++i) {
     const std::int32_t position = start + i;
+    if (!share.owns(position)) continue;
     const bool is_draft = i >= q - drafts;
     Token token = kUnknownToken;
     if (is_draft) {
@@ -138,15 +175,16 @@ void RowTable::pack_tokens(const PlanView& plan, const PackBuffers& out, std::si
     } else if (position < static_cast<std::int32_t>(r.tokens.size())) {
       token = r.tokens[position];
     }
-    out.input_ids[first + i] = token;
-    out.positions[first + i] = position;
-    out.request_index[first + i] = static_cast<std::int32_t>(slice);
+    out.input_ids[at] = token;
+    out.positions[at++] = position;
   }
+  for (; at < end; ++at) out.input_ids[at] = out.positions[at] = 0;
 }
 
-void RowTable::pack_blocks(const Row& r, const PackBuffers& out, std::size_t slice, std::int32_t first,
-                           std::int32_t position, std::int32_t length, std::size_t num_slices) const {
-  const std::size_t num_tokens = out.positions.size();
+void RowTable::pack_blocks(const Row& r, const PackBuffers& out, const ContextShare& share, std::size_t slice,
+                           std::int32_t first, std::int32_t position, std::int32_t length,
+                           std::size_t num_slices) const {
+  const std::size_t num_written = out.slots.size() / num_groups_;
   for (std::int32_t g = 0; g < num_groups_; ++g) {
     const auto& blocks = r.blocks[g];
     require((position + length - 1) / block_size_ < static_cast<std::int32_t>(blocks.size()), "block_ids",
@@ -157,39 +195,54 @@ void RowTable::pack_blocks(const Row& r, const PackBuffers& out, std::size_t sli
     for (std::int32_t i = 0; i < length; ++i) {
       const std::int32_t p = position + i;
       require(blocks[p / block_size_] != kNullBlock, "block_ids", "a slice writes where no block is held");
-      out.slots[g * num_tokens + first + i] = blocks[p / block_size_] * block_size_ + p % block_size_;
+      const std::int32_t slot = blocks[p / block_size_] * block_size_ + p % block_size_;
+      out.slots[g * num_written + first + i] = share.owns(p) ? slot : kForeignSlot;
     }
   }
 }
 
-void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
-  check_shape(plan);
+void RowTable::check_buffers(const PlanView& plan, const PackBuffers& out) const {
   const std::size_t num_slices = plan.seq_ids.size();
-  const auto num_tokens = static_cast<std::size_t>(sum(plan.num_scheduled));
+  const auto num_tokens = static_cast<std::size_t>(num_rows(plan));
+  const auto num_written = static_cast<std::size_t>(sum(plan.num_scheduled));
+  const std::int32_t size = share_of(plan).size;
+  require(num_tokens * size <= std::numeric_limits<std::int32_t>::max(), "cp_size", "too many rows over all ranks");
   require(out.input_ids.size() == num_tokens && out.positions.size() == num_tokens &&
-              out.request_index.size() == num_tokens && out.slots.size() == num_tokens * num_groups_ &&
-              out.query_start_loc.size() == num_slices + 1 && out.seq_lens.size() == num_slices &&
-              out.discard.size() == num_slices && out.prev_positions.size() == num_slices &&
+              out.request_index.size() == num_tokens && out.slots.size() == num_written * num_groups_ &&
+              out.gather_index.size() == (size > 1 ? num_written : 0) && out.query_start_loc.size() == num_slices + 1 &&
+              out.seq_lens.size() == num_slices && out.discard.size() == num_slices &&
+              out.prev_positions.size() == num_slices &&
               out.logits_indices.size() == static_cast<std::size_t>(num_logits(plan)) &&
               out.block_tables.size() == num_slices * num_groups_ * out.max_blocks &&
               out.max_blocks >= max_blocks(plan),
           "buffers", "do not fit the plan");
+}
+
+void RowTable::pack(const PlanView& plan, const PackBuffers& out) {
+  check_shape(plan);
+  check_buffers(plan, out);
+  const ContextShare share = share_of(plan);
+  const std::size_t num_slices = plan.seq_ids.size();
+  const auto num_rows = static_cast<std::int32_t>(out.input_ids.size());
   std::unordered_map<SeqId, std::int32_t> order;
-  std::int32_t first = 0, logits = 0, draft_base = 0;
+  std::int32_t first = 0, written = 0, logits = 0, draft_base = 0;
   out.query_start_loc[0] = 0;
   for (std::size_t s = 0; s < num_slices; ++s) {
     const SeqId id = plan.seq_ids[s];
-    const std::int32_t q = plan.num_scheduled[s];
-    pack_tokens(plan, out, s, first, draft_base);
-    pack_blocks(row(id), out, s, first, plan.num_computed[s], q, num_slices);
-    out.query_start_loc[s + 1] = first + q;
-    out.seq_lens[s] = plan.num_computed[s] + q;
-    for (std::int32_t d = plan.num_drafts[s]; d >= 0; --d) out.logits_indices[logits++] = first + q - 1 - d;
+    const std::int32_t q = plan.num_scheduled[s], start = plan.num_computed[s];
+    pack_tokens(plan, out, share, s, first, draft_base);
+    pack_blocks(row(id), out, share, s, written, start, q, num_slices);
+    if (share.size > 1) pack_gather(out.gather_index.subspan(written, q), share, num_rows, first, start);
+    const std::int32_t end = first + share.owned_before(start + q, share.rank) - share.owned_before(start, share.rank);
+    out.query_start_loc[s + 1] = first + share.rows(q);
+    out.seq_lens[s] = start + q;
+    if (share.owns(start + q - 1))
+      for (std::int32_t d = plan.num_drafts[s]; d >= 0; --d) out.logits_indices[logits++] = end - 1 - d;
     out.discard[s] = !plan.samples[s];
     const auto before = previous_.find(id);
     out.prev_positions[s] = before == previous_.end() ? -1 : before->second;
     order[id] = static_cast<std::int32_t>(s);
-    first += q, draft_base += plan.num_drafts[s];
+    first += share.rows(q), written += q, draft_base += plan.num_drafts[s];
   }
   previous_ = std::move(order);
 }

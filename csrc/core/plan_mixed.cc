@@ -6,8 +6,39 @@
 namespace headrace::core {
 namespace {
 
-// The tokens a sequence may take now, and what limited them.
-Slice clip_need(Sequence& seq, std::int32_t need, const Limits& limits, const Budgets& left) {
+// Still computing what was there before it generates: it needs more than one token and its drafts.
+bool in_prefill(const Sequence& seq, const Limits& limits) { return running_need(seq, limits) > 1 + seq.num_drafts(); }
+
+// Tokens that a step has for a prompt when no other prompt is before it.
+std::int32_t room_beside_generation(const PlanContext& context) {
+  const Limits& limits = context.limits;
+  Budgets left{limits.token_budget, limits.input_budget};
+  for (const Sequence* seq : context.queues.running()) {
+    if (in_prefill(*seq, limits)) continue;
+    const std::int32_t rows = running_need(*seq, limits);
+    left.tokens -= rows, left.inputs -= rows > 0 ? rows + limits.draft_slots : 0;
+  }
+  const std::int32_t room = std::min(left.tokens, left.inputs - limits.draft_slots);
+  return limits.long_prefill_threshold > 0 ? std::min(room, limits.long_prefill_threshold) : room;
+}
+
+// A slice ends before a media item that it would hold a part of, or that waits for a step with room, unless those who
+// generate leave too little for it in any step: then it is cut, for a prompt must not wait for them.
+void cut_before_media(const PlanContext& context, Slice& slice, std::int32_t start) {
+  const std::int64_t end = std::int64_t{start} + slice.q;
+  for (const MediaItem& item : slice.seq->spec.keys.media) {
+    const std::int64_t first = std::max(item.start, start), behind = std::int64_t{item.start} + item.length;
+    if (first >= end) return;
+    if (behind <= end) continue;
+    if (behind - first > room_beside_generation(context)) return;
+    slice.q = static_cast<std::int32_t>(first - start), slice.clip = Clip::kMedia;
+    return;
+  }
+}
+
+// The tokens a sequence may take now, after `start`, and what limited them.
+Slice clip_need(const PlanContext& context, Sequence& seq, std::int32_t need, std::int32_t start, const Budgets& left) {
+  const Limits& limits = context.limits;
   Slice slice{&seq, need, seq.num_drafts(), Clip::kWhole};
   const auto limit = [&](std::int32_t most, Clip reason) {
     if (slice.q <= most) return;
@@ -19,6 +50,7 @@ Slice clip_need(Sequence& seq, std::int32_t need, const Limits& limits, const Bu
   limit(left.inputs - limits.draft_slots, Clip::kInputBudget);
   // The last token a sequence may have is never an input; drafts beyond it could not be emitted.
   limit(seq.length_limit(limits.max_model_len) - 1 - seq.ledger.num_computed(), Clip::kModelLength);
+  if (slice.q < need) cut_before_media(context, slice, start);
   return slice;
 }
 
@@ -57,7 +89,7 @@ bool make_room(PlanContext& context, Decision& decision, Slice& slice, std::size
 // One running sequence's share of the step. False when it had to give way itself.
 bool plan_one(PlanContext& context, Decision& decision, Sequence* seq, std::size_t& position) {
   const std::int32_t need = running_need(*seq, context.limits);
-  Slice slice = clip_need(*seq, need, context.limits, decision.left);
+  Slice slice = clip_need(context, *seq, need, seq->ledger.num_computed(), decision.left);
   if (slice.q <= 0) {
     if (need > 0) context.plan.note(seq->id(), Note::kNoBudget, need);
     return true;
@@ -94,7 +126,7 @@ bool admit(PlanContext& context, Decision& decision, Sequence* seq) {
   const Limits& limits = context.limits;
   const Hit hit = context.allocator.find_hit(*seq);
   const std::int32_t need = seq->ledger.num_tokens() - hit.num_tokens;
-  Slice slice = clip_need(*seq, need, limits, decision.left);
+  Slice slice = clip_need(context, *seq, need, hit.num_tokens, decision.left);
   slice.drafts = 0;
   if (!limits.chunked_prefill && slice.q < need) {
     context.plan.note(seq->id(), need > limits.token_budget ? Note::kTooLongForStep : Note::kNoBudget, need);
@@ -139,9 +171,6 @@ bool serve_waiting(PlanContext& context, Decision& decision, Sequence* seq) {
   }
   return passed_over(context, *seq) || admit(context, decision, seq);
 }
-
-// Still computing what was there before it generates: it needs more than one token and its drafts.
-bool in_prefill(const Sequence& seq, const Limits& limits) { return running_need(seq, limits) > 1 + seq.num_drafts(); }
 
 bool before(const Sequence& one, const Sequence& other) { return Queues::rank(one) < Queues::rank(other); }
 

@@ -1,68 +1,8 @@
 // Rows and packing: plans from elsewhere are checked, drafts and unknown tokens land in place.
-#include "core/pack.h"
-#include "tests/check.h"
+#include "tests/core_pack_plan.h"
 
 using namespace headrace::core;
-
-namespace {
-
-using Ints = std::vector<std::int32_t>;
-
-// A plan for one KV group whose arrays live here.
-struct Plan {
-  std::vector<SeqId> seq_ids, dropped;
-  Ints num_scheduled, num_computed, num_drafts, draft_tokens;
-  std::vector<std::uint8_t> samples;
-  Ints fresh_slices, fresh_offsets{0}, fresh_tokens, block_starts, block_offsets{0}, block_ids;
-
-  Plan& slice(SeqId id, std::int32_t q, std::int32_t computed, Ints blocks, std::int32_t start = 0) {
-    seq_ids.push_back(id), num_scheduled.push_back(q), num_computed.push_back(computed);
-    num_drafts.push_back(0), samples.push_back(1), block_starts.push_back(start);
-    block_ids.insert(block_ids.end(), blocks.begin(), blocks.end());
-    block_offsets.push_back(static_cast<std::int32_t>(block_ids.size()));
-    return *this;
-  }
-  Plan& fresh(Ints tokens) {  // the slice just added
-    fresh_slices.push_back(static_cast<std::int32_t>(seq_ids.size()) - 1);
-    fresh_tokens.insert(fresh_tokens.end(), tokens.begin(), tokens.end());
-    fresh_offsets.push_back(static_cast<std::int32_t>(fresh_tokens.size()));
-    return *this;
-  }
-  Plan& drafts(Ints tokens) {
-    num_drafts.back() = static_cast<std::int32_t>(tokens.size());
-    draft_tokens.insert(draft_tokens.end(), tokens.begin(), tokens.end());
-    return *this;
-  }
-  PlanView view() const {
-    return {seq_ids,       num_scheduled, num_computed, num_drafts,    draft_tokens, samples, fresh_slices,
-            fresh_offsets, fresh_tokens,  block_starts, block_offsets, block_ids,    dropped};
-  }
-};
-
-struct Batch {
-  Ints input_ids, request_index, positions, query_start_loc, seq_lens, logits_indices, prev_positions, tables, slots;
-  std::vector<std::uint8_t> discard;
-  std::int32_t width = 0;
-
-  Batch(RowTable& rows, const Plan& plan) {
-    const PlanView view = plan.view();
-    std::size_t tokens = 0;
-    for (const std::int32_t q : plan.num_scheduled) tokens += q;
-    const std::size_t slices = plan.seq_ids.size();
-    width = rows.max_blocks(view);
-    for (Ints* array : {&input_ids, &request_index, &positions, &slots}) array->resize(tokens);
-    for (Ints* array : {&seq_lens, &prev_positions}) array->resize(slices);
-    query_start_loc.resize(slices + 1), discard.resize(slices), tables.resize(slices * width);
-    logits_indices.resize(RowTable::num_logits(view));
-    rows.pack(view, buffers());
-  }
-  PackBuffers buffers() {
-    return {input_ids, request_index,  positions, query_start_loc, seq_lens, logits_indices,
-            discard,   prev_positions, tables,    slots,           width};
-  }
-};
-
-}  // namespace
+using namespace headrace::testing;
 
 TEST(pack_drafts_and_tokens_still_being_sampled) {
   RowTable rows(4, 1);

@@ -419,12 +419,17 @@ def fill_unknown_ids(input_ids: Annotated[NDArray[numpy.int32], dict(order='C', 
 class RowTable:
     """The worker's rows: tokens and block tables of the sequences it holds."""
 
-    def __init__(self, block_size: int, num_groups: int) -> None: ...
+    def __init__(self, block_size: int, num_groups: int, cp_size: int = 1, cp_rank: int = 0) -> None: ...
 
     def apply(self, plan: object) -> None: ...
 
     def sizes(self, plan: object) -> tuple[int, int]:
         """(logits rows, longest block table) of a plan already applied."""
+
+    def num_rows(self, plan: object) -> int:
+        """
+        Rows this rank computes: the plan's tokens, but in a prompt step that ranks share.
+        """
 
     def pack(self, plan: object, out: object) -> None:
         """Fills the arrays of a PackedBatch, which the caller owns."""

@@ -65,8 +65,19 @@ class CacheConfig:
     (``s3://bucket/prefix``), or ``off``; ``auto``: ``kv`` in the cache folder."""
     kv_store_secret: str | None = None
     """File with the secret that a server asks for."""
+    kv_fetch: str = "thread"
+    """Who reads from the store: ``thread``: the engine's own threads; ``process``: a process beside it, over a ring in
+    shared memory."""
     kv_store_size: int | None = None
     """Bytes that folder may take (in TOML also "20GiB"); None: 4 GiB, but no more than a tenth of the free disk."""
+    kv_windows: str = "store"
+    """Where sliding windows' records are kept: ``store``, beside the others and in memory; ``memory``: there alone."""
+    kv_host_memory: int | None = None
+    """Bytes of this engine's memory for them; None: 256 MiB, but 0 where the store is a folder of this machine."""
+    kv_host_listen: str = "tcp://127.0.0.1:*"
+    """Where other engines may ask for them: an address that those can reach; beyond this machine with the secret."""
+    kv_directory: str | None = None
+    """The store server that knows which engine holds what; None: the store's own, where it is a server's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,8 +89,20 @@ def _check_cache(config: EngineConfig) -> None:
     _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
     size = config.cache.kv_store_size
     _require(bool(config.cache.kv_store), "kv_store", "must be a folder, off or auto")
+    _require(config.cache.kv_fetch in ("thread", "process"), "kv_fetch", "must be thread or process")
     _require(size is None or size >= MIN_STORE_BYTES, "kv_store_size", f"must be at least {MIN_STORE_BYTES}")
+    _check_host_tier(config)
     _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
+
+
+def _check_host_tier(config: EngineConfig) -> None:
+    cache, schemes = config.cache, ("tcp://", "ipc://")
+    _require(cache.kv_windows in ("store", "memory"), "kv_windows", "must be store or memory")
+    _require((cache.kv_host_memory or 0) >= 0, "kv_host_memory", "must not be negative")
+    _require((cache.kv_directory or schemes[0]).startswith(schemes), "kv_directory", "must be tcp://HOST:PORT")
+    listen = cache.kv_host_listen
+    named = listen.startswith(schemes) and not listen.startswith(("tcp://*", "tcp://0.0.0.0", "tcp://[::]"))
+    _require(named, "kv_host_listen", "must be an address of this machine that others can reach, tcp://HOST:PORT")
 
 
 def _check_scheduler(config: EngineConfig) -> None:

@@ -57,8 +57,8 @@ def test_killed_and_started_again(tmp_path: Path, dtype: str) -> None:
 @pytest.mark.model
 def test_the_library_s_setting_and_what_it_refuses(tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=2)
-    for expected in (0, 256):
-        with LLM(kv_store=str(tmp_path), kv_memory=64 << 20, max_model_len=512) as llm:
+    for expected, fetch in ((0, "thread"), (256, "process"), (256, "thread")):
+        with LLM(kv_store=str(tmp_path), kv_fetch=fetch, kv_memory=64 << 20, max_model_len=512) as llm:
             [output] = llm.generate([{"prompt_token_ids": IDS[:300]}], params)
             assert output.num_cached_tokens == expected
     for settings in ({"block_size": 48}, {"prefix_caching": False}):
@@ -66,6 +66,8 @@ def test_the_library_s_setting_and_what_it_refuses(tmp_path: Path) -> None:
             LLM(kv_store=str(tmp_path), kv_memory=64 << 20, **settings)
     with pytest.raises(ConfigError, match="kv_store_size"):
         LLM(kv_store_size=5)
+    with pytest.raises(ConfigError, match="kv_fetch: must be thread or process"):
+        LLM(kv_fetch="both")
 
 
 @pytest.mark.model

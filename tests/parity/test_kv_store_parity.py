@@ -50,6 +50,18 @@ def test_a_restarted_engine_loads_what_the_first_one_computed(
     assert connector.counts()["hit_tokens"] >= 384
 
 
+def test_who_fetches_changes_no_bit(model: Model, tmp_path: Path) -> None:
+    first, _ = engine_with_store(model, tmp_path, token_budget=100)
+    expected = serve(first, *(request(p) for p in prompts()))
+    first.close()
+    again, connector = engine_with_store(model, tmp_path, token_budget=100, own_process=True)
+    loaded = serve(again, *(request(p) for p in prompts()))
+    again.close()
+    assert [o.bits for o in loaded] == [o.bits for o in expected]
+    assert loaded[0].num_cached_tokens == 384
+    assert connector.counts()["hit_tokens"] >= 384
+
+
 @pytest.mark.parametrize(("block_size", "other"), [(32, 4), (4, 128), (128, 32)])
 def test_records_fit_any_block_size(model: Model, tmp_path: Path, block_size: int, other: int) -> None:
     first, _ = engine_with_store(model, tmp_path, block_size=block_size, num_blocks=600, kv_dtype="int16")

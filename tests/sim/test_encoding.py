@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from fake_encoders import asked, build, picture
 
-from headrace.contract.errors import EngineDead, InvalidRequest
+from headrace.contract.errors import EngineDead, QueueFull
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -44,7 +44,7 @@ class Engine:
 
     def submit(self, request: Request, sink: DeltaSink) -> None:
         if self.full:
-            raise InvalidRequest("request", "the queue is full")
+            raise QueueFull("40 requests are waiting")
         self.got.append(request)
         sink(TokenDelta(request_id=request.request_id, finish_reason="length"))
 
@@ -143,7 +143,7 @@ def test_a_bad_picture_and_a_full_engine_are_told(asker: Asker) -> None:
     assert asker.ended() == {"bad": "a picture of nothing"}
     asker.engine.full = True
     asker.ask("full", b"cat!")
-    assert asker.ended() == {"full": "request: the queue is full"}
+    assert asker.ended() == {"full": "queue: 40 requests are waiting"}
 
 
 def test_ends_reach_those_that_wait_and_the_queue_is_bounded(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_ends_reach_those_that_wait_and_the_queue_is_bounded(tmp_path: Path) -> 
         until(lambda: asked(tmp_path) == [b"once"])
         asker.ask("queued", b"cat!")
         asker.ask("other", b"cat!")
-        with pytest.raises(InvalidRequest, match="queue is full"):
+        with pytest.raises(QueueFull, match="wait for the encoder"):
             asker.ask("more", b"cat!")
         asker.client.abort("queued")
         assert asker.ended() == {"queued": "abort"}

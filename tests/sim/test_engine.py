@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headrace._core import Scheduler
-from headrace.contract.errors import EngineDead, InvalidRequest
+from headrace.contract.errors import EngineDead, QueueFull
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.engine import Engine
@@ -208,7 +208,7 @@ def test_a_full_queue_refuses_and_loses_nothing() -> None:
     for i in range(3):
         engine.submit(ask(str(i), [1, 2]))
     assert not engine.accepts(1)
-    with pytest.raises(InvalidRequest, match="queue is full"):
+    with pytest.raises(QueueFull, match="try again later"):
         engine.submit(ask("3", [1, 2]))
     assert len(drain(engine)) == 3
 

@@ -18,8 +18,10 @@ from headrace.engine.engine import Engine
 from headrace.engine.roles import RoleConfig, core_settings, make_cadence
 from headrace.kernels.resolve import resolve_ops
 from headrace.kv.connector import OpenStore, StoreConnector
+from headrace.kv.fetcher import open_fetcher
 from headrace.kv.keys import GRAIN, namespace_digest
 from headrace.kv.local import LocalStore
+from headrace.kv.opening import Errand
 from headrace.kv.records import block_specs, record_specs
 from headrace.models.context import Model
 from headrace.models.registry import load_model
@@ -77,9 +79,12 @@ def engine_with_store(
     observer: Any = None,
     fetch_timeout_s: float = 60.0,
     role: str = "unified",
+    own_process: bool = False,
     **limits: Any,
 ) -> tuple[Engine, StoreConnector]:
-    """An engine that computes prompts, with a poisoned pool, as ``harness.make_engine`` makes, and its connector."""
+    """An engine that computes prompts, with a poisoned pool, as ``harness.make_engine`` makes, and its connector.
+
+    ``own_process``: values are fetched from the folder by a process beside it."""
     limits.setdefault("max_model_len", min(model.max_positions, 1 << 16))
     layout = model.kv_layout
     groups = [(int(g.kind), g.window) for g in layout.groups]
@@ -104,7 +109,11 @@ def engine_with_store(
 
     def open_store() -> OpenStore:
         opened = store() if store else LocalStore(folder, ROOMY, name_space=space[:16])
-        return OpenStore(opened, space)
+        if not own_process:
+            return OpenStore(opened, space)
+        errand = Errand(str(folder), space[:16], ROOMY)
+        fetcher = open_fetcher(errand, max(spec.bytes_per_grain for spec in specs))
+        return OpenStore(opened, space, fetcher=fetcher)
 
     connector = StoreConnector(open_store, specs, mover, fetch_timeout_s=fetch_timeout_s)
     engine = Engine(core, worker, cadence=make_cadence(duty), overlap=overlap, connector=connector, observer=observer)

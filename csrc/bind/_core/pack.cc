@@ -39,13 +39,18 @@ class PlanArrays {
     view_.block_offsets = take<std::int32_t>(plan, "block_offsets");
     view_.block_ids = take<std::int32_t>(plan, "block_ids");
     view_.dropped = take<core::SeqId>(plan, "dropped");
+    // Only context-parallel ranks ask; they refuse MIXED, so a plan without a kind is not taken for a prompt step.
+    std::uint8_t kind = 0;
+    if (nb::hasattr(plan, "kind") && !nb::try_cast(plan.attr("kind"), kind))
+      throw core::InvalidField("kind", "must be a number of StepKind");
+    view_.kind = static_cast<core::StepKind>(kind);
   }
 
   // The core's own plan needs no arrays; the caller holds it.
   void look_into(const core::StepPlan& plan) {
     view_ = {plan.seq_ids,       plan.num_scheduled, plan.num_computed,  plan.num_drafts,   plan.draft_tokens,
              plan.samples,       plan.fresh_slices,  plan.fresh_offsets, plan.fresh_tokens, plan.block_starts,
-             plan.block_offsets, plan.block_ids,     plan.dropped};
+             plan.block_offsets, plan.block_ids,     plan.dropped,       plan.kind};
   }
 
   template <typename T>
@@ -76,6 +81,7 @@ class BufferArrays {
     buffers_.prev_positions = take<std::int32_t>(out, "prev_positions");
     buffers_.slots = take<std::int32_t>(out, "slots");
     buffers_.block_tables = take<std::int32_t>(out, "block_tables");
+    if (nb::hasattr(out, "gather_index")) buffers_.gather_index = take<std::int32_t>(out, "gather_index");
   }
   const core::PackBuffers& buffers() const { return buffers_; }
 
@@ -118,7 +124,11 @@ void bind_pack(nb::module_& m) {
         "last_sampled (S_prev,), all int32. Raises InvalidField, changing nothing: a broken plan must never reach a "
         "model.");
   nb::class_<RowTable>(m, "RowTable", "The worker's rows: tokens and block tables of the sequences it holds.")
-      .def(nb::init<std::int32_t, std::int32_t>(), "block_size"_a, "num_groups"_a)
+      .def(
+          "__init__",
+          [](RowTable* self, std::int32_t block_size, std::int32_t num_groups, std::int32_t cp_size,
+             std::int32_t cp_rank) { new (self) RowTable(block_size, num_groups, {cp_size, cp_rank}); },
+          "block_size"_a, "num_groups"_a, "cp_size"_a = 1, "cp_rank"_a = 0)
       .def(
           "apply", [](RowTable& self, nb::handle plan) { self.apply(PlanArrays(plan).view()); }, "plan"_a)
       .def(
@@ -128,6 +138,9 @@ void bind_pack(nb::module_& m) {
             return std::pair(self.num_logits(arrays.view()), self.max_blocks(arrays.view()));
           },
           "plan"_a, "(logits rows, longest block table) of a plan already applied.")
+      .def(
+          "num_rows", [](const RowTable& self, nb::handle plan) { return self.num_rows(PlanArrays(plan).view()); },
+          "plan"_a, "Rows this rank computes: the plan's tokens, but in a prompt step that ranks share.")
       .def(
           "pack",
           [](RowTable& self, nb::handle plan, nb::handle out) {

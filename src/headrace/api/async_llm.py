@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from headrace.config import EngineConfig, resolve
-from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError
+from headrace.contract.errors import ConfigError, InvalidRequest, WorkerError, refusal
 from headrace.contract.picture import Eyes
 from headrace.contract.request import SamplingParams
 from headrace.contract.result import TokenDelta
@@ -134,7 +134,7 @@ class AsyncLLM:
         if assembly.push(delta):
             self.client.stop(delta.request_id)
         if delta.error_field is not None:
-            raise InvalidRequest(delta.error_field, (delta.error or "").removeprefix(f"{delta.error_field}: "))
+            raise refusal(delta.error_field, delta.error or "")
         if delta.finish_reason == "error":
             raise WorkerError(delta.error or "the engine failed")
 

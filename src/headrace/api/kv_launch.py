@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from headrace import __version__, env
 from headrace.config import EngineConfig, kv_format
-from headrace.contract.errors import ConfigError, StoreError
+from headrace.contract.errors import ConfigError
 from headrace.contract.extras import how_to_get, missing
 from headrace.contract.layout import KVLayout, Layout, RecordLayout
 from headrace.contract.ports import BlockMover
-from headrace.kv.backend import Backend, Gone
-from headrace.kv.client import RemoteStore
 from headrace.kv.connector import OpenStore, StoreConnector
 from headrace.kv.disk import FOLDER_MODE
+from headrace.kv.fetcher import open_fetcher
 from headrace.kv.keys import GRAIN, namespace_digest
-from headrace.kv.local import LocalStore
-from headrace.kv.mooncake import MooncakeStore, open_mooncake
-from headrace.kv.objects import ObjectStore, open_bucket
+from headrace.kv.opening import Errand, open_store_at
 from headrace.kv.place import (
     AUTO,
-    DEFAULT_BYTES,
-    MOONCAKE,
     OFF,
     check_place,
     default_folder,
@@ -32,20 +26,20 @@ from headrace.kv.place import (
     is_bucket,
     is_mooncake,
     is_striped,
-    settle_capacity,
     settle_place,
     striped_places,
 )
 from headrace.kv.records import RecordSpec, block_specs, record_specs
 from headrace.kv.secret import read_secret
-from headrace.kv.shares import DATA, PARITY, SHARES
-from headrace.kv.striped import StripedStore
+from headrace.kv.shares import DATA, PARITY
 from headrace.kv.weights import model_files, weights_digest
 from headrace.models.context import LayerKV
 from headrace.models.sources import ModelSource
 from headrace.worker.block_transfer import BlockTransfer
 from headrace.worker.kv_transfer import KVTransfer, Launch
 from headrace.worker.worker import Worker
+
+from .kv_host import check_host, with_host_tier
 
 log = logging.getLogger("headrace.kv")
 
@@ -65,6 +59,7 @@ def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:
         log.info("no KV store: in a voted group it must be named")
         return None
     check_store(config)
+    check_host(config, wish)
     if not config.cache.prefix_caching or GRAIN % config.cache.block_size:
         if named:
             raise ConfigError("kv_store", f"needs prefix caching and a block_size that divides {GRAIN}")
@@ -133,11 +128,22 @@ def open_connector(
         if is_striped(place):  # a folder may also be a whole store of its own: no name may mean a value and a share
             facts.append(("stripes", f"{DATA}+{PARITY}"))
         space = namespace_digest(facts)
-        if is_address(place):
-            return OpenStore(RemoteStore(place, secret=secret), space, elsewhere=True)
-        return OpenStore(_striped(config, place, space) if is_striped(place) else _at(config, place, space), space)
+        errand = Errand(place, space[:16], config.cache.kv_store_size, secret)
+        return with_host_tier(config, place, specs, _opened(errand, space, specs, config.cache.kv_fetch))
 
     return StoreConnector(open_store, specs, open_transfer(layers, layout, specs, block_size, worker.launch))
+
+
+def _opened(errand: Errand, space: bytes, specs: Sequence[RecordSpec], kv_fetch: str) -> OpenStore:
+    """The store, and who reads from it. Raises as ``open_store_at`` does."""
+    store, elsewhere = open_store_at(errand), is_address(errand.place)
+    if kv_fetch == "thread":
+        return OpenStore(store, space, elsewhere)
+    try:
+        return OpenStore(store, space, elsewhere, open_fetcher(errand, max(spec.bytes_per_grain for spec in specs)))
+    except BaseException:
+        store.close()
+        raise
 
 
 def open_transfer(
@@ -147,44 +153,3 @@ def open_transfer(
     if isinstance(layout, RecordLayout):
         return BlockTransfer(layers[0].k, layout, specs, block_size, launch)
     return KVTransfer(layers, specs, block_size, launch)
-
-
-def _at(config: EngineConfig, place: str, space: bytes) -> ObjectStore | LocalStore:
-    """The store in a bucket, a Mooncake Store or a folder."""
-    if is_mooncake(place):
-        return MooncakeStore(
-            open_mooncake(place.removeprefix(MOONCAKE), config.cache.kv_store_size), space[:16], where=place
-        )
-    if is_bucket(place):
-        return ObjectStore(open_bucket(place), space[:16], where=place)
-    folder = Path(place).expanduser()
-    held = sum(path.stat().st_size for path in (folder / "segments").glob("*"))
-    capacity = settle_capacity(folder, config.cache.kv_store_size, held)
-    return LocalStore(folder, capacity, name_space=space[:16])
-
-
-def _striped(config: EngineConfig, where: str, space: bytes) -> StripedStore:
-    """Each of the twelve gets a twelfth of the size that was asked for, or of the default."""
-    size = (config.cache.kv_store_size or DEFAULT_BYTES) // SHARES
-    part = replace(config, cache=replace(config.cache, kv_store_size=size))
-    places: list[Backend] = []
-    try:
-        for place in striped_places(where):
-            places.append(_place_of_stripes(part, place, space))
-        lost = sum(isinstance(place, Gone) for place in places)
-        if lost > PARITY:
-            raise StoreError(where, f"{lost} of {SHARES} places cannot be opened, {PARITY} at most may be gone")
-        return StripedStore(places)
-    except BaseException:
-        for opened in places:
-            opened.close()
-        raise
-
-
-def _place_of_stripes(config: EngineConfig, place: str, space: bytes) -> Backend:
-    """One of the twelve; one that cannot be opened is gone, and said to be, until the engine starts again."""
-    try:
-        return _at(config, place, space)
-    except (StoreError, OSError) as error:
-        log.warning("a place of the striped KV store is gone: %s", error)
-        return Gone()

@@ -14,14 +14,23 @@ import msgspec
 from headrace.contract import plain
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.picture import Eyes, Picture
-from headrace.contract.request import Request, SamplingParams, choice_seed, prompt_seed, require_a_token
+from headrace.contract.request import (
+    CHAT,
+    KV_CLASSES,
+    Request,
+    SamplingParams,
+    choice_seed,
+    prompt_seed,
+    require_a_token,
+)
 
 from .pictures import expand
 from .text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with ``prompt`` or ``prompt_token_ids`` and optionally ``cache_salt``, ``priority``,
-``images``: one picture (bytes of a file, or an array) for each place holder of the model."""
+``kv_class`` (``chat`` or ``agent``), ``images``: one picture (bytes of a file,
+or an array) for each place holder of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,8 @@ class Preparer:
             raise InvalidRequest("sampling_params", f"must be SamplingParams, got {type(sampling).__name__}")
         sampling = (sampling or SamplingParams()).settled(self._vocab_size)
         fields = prompt if isinstance(prompt, Mapping) else {}
+        if plain.text("kv_class", fields.get("kv_class", CHAT)) not in KV_CLASSES:
+            raise InvalidRequest("kv_class", f"must be {' or '.join(KV_CLASSES)}, got {fields['kv_class']!r}")
         text, ids = self._tokens(prompt)
         pictures: tuple[Picture, ...] = ()
         if "images" in fields:
@@ -88,7 +99,7 @@ class Preparer:
         text: str | None = None
         ids: Any = prompt
         if isinstance(prompt, Mapping):
-            unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority", "images"}
+            unknown = set(prompt) - {"prompt", "prompt_token_ids", "cache_salt", "priority", "kv_class", "images"}
             if unknown:
                 raise InvalidRequest(min(map(str, unknown)), "unknown field of a prompt")
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
@@ -153,6 +164,7 @@ class Preparer:
             eos_ids=self._eos_ids,
             priority=plain.whole("priority", fields.get("priority", 0), -plain.INT32_MAX),
             cache_salt=plain.text("cache_salt", fields.get("cache_salt", "")),
+            kv_class=fields.get("kv_class", CHAT),
             arrival=time.monotonic(),
             pictures=pictures,
         )

@@ -56,6 +56,15 @@ class EngineFlags:
     kv_store_secret: Annotated[
         Path | None, typer.Option(help="File with the secret of the store's server (kvstore serve --secret).")
     ] = None
+    kv_fetch: Annotated[
+        str | None, typer.Option(help="Who reads from the KV store: thread, or process (one beside the engine).")
+    ] = None
+    kv_host_memory: Annotated[
+        str | None, typer.Option(help="Memory for stored sliding windows, such as 256MiB; 0: none.")
+    ] = None
+    kv_directory: Annotated[
+        str | None, typer.Option(help="Store server that knows which engine holds which windows, tcp://HOST:PORT.")
+    ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     prefill_keep: Annotated[
         int | None, typer.Option(help="Compute only so many of a prompt's last tokens in all layers (DeepSeek-V4.1).")
@@ -101,11 +110,14 @@ class EngineFlags:
             "dtype": self.dtype,
             "backend": self.backend,
             "num_threads": self.threads,
-            "kv_memory": None if self.kv_memory is None else parse_size("kv_memory", self.kv_memory),
+            "kv_memory": given_size("kv_memory", self.kv_memory),
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,
             "kv_store_size": None if self.kv_store_size is None else parse_size("kv_store_size", self.kv_store_size),
             "kv_store_secret": None if self.kv_store_secret is None else str(self.kv_store_secret),
+            "kv_fetch": self.kv_fetch,
+            "kv_host_memory": given_size("kv_host_memory", self.kv_host_memory),
+            "kv_directory": self.kv_directory,
             "max_model_len": self.max_model_len,
             "prefill_keep": self.prefill_keep,
             "deterministic": self.deterministic or None,
@@ -163,6 +175,11 @@ class ReportFlags:
     as_json: Annotated[bool, typer.Option("--json", help="Report as JSON on stdout.")] = False
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
+
+
+def given_size(field: str, text: str | None) -> int | None:
+    """As ``parse_size``; None for what was not given."""
+    return None if text is None else parse_size(field, text)
 
 
 def flagged(command: Callable[..., None]) -> Callable[..., None]:

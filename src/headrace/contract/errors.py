@@ -15,6 +15,21 @@ class InvalidRequest(HeadraceError, ValueError):
         self.field = field
 
 
+class QueueFull(InvalidRequest):
+    """A sound request that finds no place now; the same one may be taken later."""
+
+    FIELD = "queue"  # travels with a delta as the field that the error is about
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.FIELD, message)
+
+
+def refusal(field: str, text: str) -> InvalidRequest:
+    """The error that was raised elsewhere, from the field and the text that a delta tells of it."""
+    words = text.removeprefix(f"{field}: ")
+    return QueueFull(words) if field == QueueFull.FIELD else InvalidRequest(field, words)
+
+
 class ConfigError(HeadraceError, ValueError):
     """A configuration value that cannot work. ``field`` names the knob."""
 

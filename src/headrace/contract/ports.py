@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .plan import SequenceStart, StepPlan
+from .request import CHAT, KVClass
 from .result import StepResult
 
 
@@ -82,11 +83,19 @@ class KVConnector(Protocol):
     """A KV store beside the pool. It may lose everything and refuse everything; what it gives is right."""
 
     def open(
-        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None], tenant: str
+        self,
+        token_ids: Sequence[int],
+        salt: str,
+        adapter: str,
+        num_local: int,
+        wake: Callable[[], None],
+        tenant: str,
+        kv_class: KVClass = CHAT,
     ) -> KVSession:
         """``num_local``: tokens the pool holds; -1: nothing shall be loaded. ``wake`` is called on news.
 
         ``salt`` shapes names; ``tenant`` is whose they are: the same but for what pictures add to the salt.
+        ``kv_class``: how long what the sequence leaves shall stay.
         """
         ...
 

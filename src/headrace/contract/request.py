@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -170,6 +170,12 @@ def _check_structure(params: SamplingParams) -> None:
             raise InvalidRequest(name, "contradicts structured outputs, which say themselves where they end")
 
 
+KVClass = Literal["chat", "agent"]
+"""Who wrote a prompt. What agents leave in a KV store is forgotten sooner."""
+KV_CLASSES: tuple[str, ...] = get_args(KVClass)
+CHAT: KVClass = "chat"
+
+
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence to continue (``n`` choices are n requests). ``sampling.seed`` and ``max_tokens`` are set.
 
@@ -183,6 +189,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     arrival: float = 0.0
     cache_salt: str = ""
+    kv_class: KVClass = CHAT
     shares: str = ""
     adapter: str = ""
     pictures: tuple[Picture, ...] = ()

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import HeadraceError, InvalidRequest
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
 
@@ -192,5 +192,7 @@ def obey(engine: Engine, message: Submit | End | Lost | Poke) -> TokenDelta | No
     try:
         engine.submit(message.request)
     except HeadraceError as error:
-        return TokenDelta(request_id=message.request.request_id, finish_reason="error", error=str(error))
+        field = error.field if isinstance(error, InvalidRequest) else None
+        name = message.request.request_id
+        return TokenDelta(request_id=name, finish_reason="error", error=str(error), error_field=field)
     return None

@@ -27,7 +27,7 @@ class EngineClient(Protocol):
     """Submit, abort, stop; thread-safe."""
 
     def submit(self, request: Request, sink: DeltaSink) -> None:
-        """Raises InvalidRequest (queue full) or EngineDead before anything is queued."""
+        """Raises QueueFull or EngineDead before anything is queued."""
         ...
 
     def abort(self, request_id: str) -> None: ...

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, WorkerError
+from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, QueueFull, WorkerError
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -57,7 +57,7 @@ class EncodingClient:
     # -- doors ----------------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, sink: DeltaSink) -> None:
-        """Raises InvalidRequest (queue full) or EngineDead before anything is queued."""
+        """Raises QueueFull or EngineDead before anything is queued."""
         if request.pictures and self._closing:
             raise EngineDead(CLOSED)
         if request.pictures and not self._inner.alive:
@@ -67,8 +67,7 @@ class EncodingClient:
         with self._news:
             if ready is None or self._holds(request.shares):  # a choice must not overtake the one it shares with
                 if len(self._queue) >= self._max_waiting:
-                    words = f"the encoder's queue is full ({self._max_waiting} waiting); try again later"
-                    raise InvalidRequest("request", words)
+                    raise QueueFull(f"{self._max_waiting} requests wait for the encoder; try again later")
                 self._sinks.add(request.request_id, sink)
                 self._queue.append(_Waiting(request, sink))
                 self._news.notify()

@@ -97,7 +97,7 @@ class Engine:
     # -- doors, any thread -------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queues a request. Raises InvalidRequest when the queue is full, EngineDead when closed."""
+        """Queues a request. Raises QueueFull, or EngineDead when closed."""
         self.intake.submit(request, self.core.num_waiting)
 
     def accepts(self, count: int) -> bool:

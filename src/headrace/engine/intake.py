@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from headrace.contract.errors import EngineDead, InvalidRequest
+from headrace.contract.errors import EngineDead, QueueFull
 from headrace.contract.request import Request
 
 
@@ -25,12 +25,12 @@ class Intake:
         self._poked = 0
 
     def submit(self, request: Request, num_waiting: int = 0) -> None:
-        """Raises InvalidRequest when the queue is full, EngineDead when the engine is closed."""
+        """Raises QueueFull, EngineDead when the engine is closed."""
         with self._wake:
             if self._closed:
                 raise EngineDead("the engine is closed")
             if len(self._requests) + num_waiting >= self._capacity:
-                raise InvalidRequest("request", f"the queue is full ({self._capacity} waiting); try again later")
+                raise QueueFull(f"{self._capacity} requests are waiting; try again later")
             self._requests.append(request)
             self._wake.notify_all()
 

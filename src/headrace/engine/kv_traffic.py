@@ -46,7 +46,13 @@ class KVTraffic:
         local = self._core.cached_tokens(entry.seq_id) if reads else -1
         salt = with_pictures(request.cache_salt, request.pictures)
         entry.kv = self._connector.open(
-            request.prompt_token_ids, salt, request.adapter, local, self._wake, request.cache_salt
+            request.prompt_token_ids,
+            salt,
+            request.adapter,
+            local,
+            self._wake,
+            request.cache_salt,
+            request.kv_class,
         )
         count = entry.kv.num_external_tokens()
         if count is None:

@@ -59,7 +59,13 @@ class Recall:
         local = roster.core.cached_tokens(entry.seq_id) if reads else -1
         salt = with_pictures(request.cache_salt, request.pictures)
         session = self._connector.open(
-            request.prompt_token_ids, salt, request.adapter, local, self._wake, request.cache_salt
+            request.prompt_token_ids,
+            salt,
+            request.adapter,
+            local,
+            self._wake,
+            request.cache_salt,
+            request.kv_class,
         )
         self._calls.append(_Call(entry, item, why, session))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from headrace.contract.request import KVClass
+
 DAY_S = 86_400.0
 CHAT, AGENT = 0, 1
+BY_NAME: dict[KVClass, int] = {"chat": CHAT, "agent": AGENT}
 TTL_S = {CHAT: 7 * DAY_S, AGENT: 3 * DAY_S}
 
 

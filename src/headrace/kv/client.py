@@ -28,11 +28,14 @@ from .secret import secure_client
 from .wire import (
     MOST_FRAME_BYTES,
     MOST_ITEMS,
+    Announce,
     Answer,
     Ask,
     Check,
     Checked,
     Facts,
+    Find,
+    Found,
     Get,
     Got,
     Has,
@@ -42,6 +45,7 @@ from .wire import (
     Release,
     Request,
     Stored,
+    Withdraw,
 )
 
 CALL_TIMEOUT_S = 5.0
@@ -77,6 +81,11 @@ class RemoteStore:
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self._encode = msgspec.msgpack.Encoder().encode
         self.closed, self.refused = False, 0
+
+    @property
+    def silent(self) -> bool:
+        """Whether the last call that was made had no answer."""
+        return not self._backoff.over(awaited=True)
 
     # -- what a connector asks ----------------------------------------------------------------------------------
 
@@ -130,6 +139,24 @@ class RemoteStore:
             log.warning(
                 "the KV store at %s refused a value: %s. Refused ones are counted as dropped", self.address, reason
             )
+
+    # -- what a directory is asked ------------------------------------------------------------------------------
+
+    def announce(self, address: str, names: Sequence[tuple[bytes, int]]) -> bool:
+        """Tells that the engine listening at ``address`` holds these."""
+        ask = self._call(lambda n: Announce(number=n, address=address, names=list(names)), Stored, awaited=False)
+        return ask is not None
+
+    def withdraw(self, address: str) -> None:
+        self._call(lambda n: Withdraw(number=n, address=address), Stored, awaited=False)
+
+    def find(self, names: Sequence[tuple[bytes, int]]) -> list[list[str]]:
+        """Who said to hold each of these, the latest first; nobody where there is no answer."""
+        answer = self._call(lambda n: Find(number=n, names=list(names)), Found)
+        holders = [] if answer is None else answer[0].holders
+        return holders if len(holders) == len(names) else [[] for _ in names]
+
+    # -- anybody ------------------------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, int | float | str]:
         """What the server says of itself. Raises StoreError when it does not answer."""

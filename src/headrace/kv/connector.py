@@ -16,9 +16,12 @@ from typing import Protocol
 
 from headrace.contract.errors import StoreError
 from headrace.contract.ports import BlockMover, Bytes
+from headrace.contract.request import CHAT, KVClass
 
+from .ages import BY_NAME
 from .budget import Budget
 from .keys import tenant_tag
+from .reading import DirectReader, Reader
 from .records import RecordSpec, StoreMatch
 from .saver import Grain, Saver
 from .session import StoreSession
@@ -52,11 +55,23 @@ class Store(Protocol):
 @dataclass(frozen=True, slots=True)
 class OpenStore:
     """A store and the namespace of this engine's model in it (32 bytes). ``elsewhere``: a server that may be gone; it
-    is asked something at once, so that whoever named it hears of that at the start."""
+    is asked something at once, so that whoever named it hears of that at the start. ``fetcher``: who reads instead of
+    the fetch threads themselves. ``counts``: of what lies before the store."""
 
     store: Store
     name_space: bytes
     elsewhere: bool = False
+    fetcher: Reader | None = None
+    counts: Callable[[], dict[str, int]] = dict
+
+    @property
+    def reader(self) -> Reader:
+        return self.fetcher or DirectReader(self.store)
+
+    def close(self) -> None:
+        if self.fetcher is not None:
+            self.fetcher.close()
+        self.store.close()
 
 
 @dataclass(slots=True)
@@ -114,7 +129,7 @@ class StoreConnector:
                 if opened.elsewhere:
                     self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
                 return
-        opened.store.close()  # the engine is gone already
+        opened.close()  # the engine is gone already
 
     def wait_opened(self, timeout_s: float) -> OpenStore | None:
         """The store, once it is open; None when it is not within the time, or never will be. For fetch threads."""
@@ -122,9 +137,17 @@ class StoreConnector:
         return None if self.off else self.opened
 
     def open(
-        self, token_ids: Sequence[int], salt: str, adapter: str, num_local: int, wake: Callable[[], None], tenant: str
+        self,
+        token_ids: Sequence[int],
+        salt: str,
+        adapter: str,
+        num_local: int,
+        wake: Callable[[], None],
+        tenant: str,
+        kv_class: KVClass = CHAT,
     ) -> StoreSession:
         session = StoreSession(self, token_ids, salt, adapter, num_local, tenant_tag(tenant))
+        session.ttl_class = BY_NAME[kv_class]
         if session.worth_asking and not self.off:
             self.tally.asked += 1
             session.begin(time.monotonic() + self.fetch_timeout_s)
@@ -134,7 +157,7 @@ class StoreConnector:
     def save(self, session: StoreSession, key: bytes, index: int, blocks: Sequence[int]) -> None:
         """Notes a sealed grain for the next flush."""
         if self._saver is not None and not self.off:
-            self._saver.add(Grain(key, session.tenant, index, session.turn, blocks))
+            self._saver.add(Grain(key, session.tenant, index, session.turn, blocks, session.ttl_class))
 
     def note_stored(self, keys: Sequence[bytes]) -> None:
         """These need not be saved. From fetch threads."""
@@ -146,7 +169,7 @@ class StoreConnector:
             self._saver.flush()
 
     def counts(self) -> dict[str, int]:
-        return asdict(self.tally)
+        return asdict(self.tally) | (self.opened.counts() if self.opened is not None else {})
 
     def disable(self, reason: str) -> None:
         if not self.off:
@@ -161,5 +184,5 @@ class StoreConnector:
         if self._saver is not None:
             self._saver.close()
         if self.opened is not None:
-            self.opened.store.close()
+            self.opened.close()
         self.off = True

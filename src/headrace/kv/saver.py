@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headrace.contract.ports import BlockMover, Bytes
 
+from .ages import CHAT
 from .budget import Budget
 from .records import RecordSpec
 
@@ -29,7 +30,6 @@ SAVE_BYTES = 256 << 20
 MOST_KNOWN = 1 << 16  # keys remembered as stored, of a store that answers slowly
 COPY_TIMEOUT_S = 120.0  # of the device, which runs the copy in its turn
 CLOSE_TIMEOUT_S = 30.0
-CHAT = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Grain:
     index: int
     turn: int
     blocks: Sequence[int]
+    ttl_class: int = CHAT
     kinds: frozenset[int] = frozenset()
 
 
@@ -132,7 +133,7 @@ class Saver:
     def _store_batch(self, batch: Batch) -> None:
         for grain, records in zip(batch.grains, batch.copies.result(COPY_TIMEOUT_S)):
             for kind in sorted(grain.kinds & records.keys()):
-                fields = {"depth": grain.index, "turn": grain.turn, "ttl_class": CHAT}
+                fields = {"depth": grain.index, "turn": grain.turn, "ttl_class": grain.ttl_class}
                 stored = self._store.put(grain.key, kind, records[kind], tenant=grain.tenant, **fields)
                 self._tally.saved += stored
                 self._tally.dropped += not stored

@@ -1,37 +1,32 @@
 """The store as a service: one thread that owns a socket and a local store, and answers one message after another.
 
 A value is read only under a lease that a check has granted and that still stands, and every read is checked, so what is
-given is right or it is a miss. A message that is none of ours is refused or dropped; it never stops the server.
+given is right or it is a miss.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
-import zmq
 
-from headrace.contract.errors import StoreError
-
+from .directory import Directory
 from .index import entry_key
 from .leases import Leases
 from .local import LocalStore
-from .secret import Doorman, secure_server
 from .segment import checksum
-from .standing import refuse_taken
+from .service import Frames, Service
 from .wire import (
-    MOST_FRAME_BYTES,
+    Announce,
     Answer,
     Ask,
     Check,
     Checked,
     Facts,
+    Find,
+    Found,
     Get,
     Got,
     Has,
@@ -41,20 +36,14 @@ from .wire import (
     Release,
     Request,
     Stored,
+    Withdraw,
 )
 
-log = logging.getLogger("headrace.kv")
-
-POLL_MS = 200
-HIGH_WATER = 1000  # messages a client may be behind
 LEASED_SHARE = 0.5  # of the capacity, at most
-LOOPBACK = ("tcp://127.0.0.1:", "tcp://[::1]:", "tcp://localhost:", "ipc://", "inproc://")
-
-Frames = list[Any]
 
 
-class StoreServer:
-    """``listen`` is a ZeroMQ address; beyond this machine a secret is needed. Raises StoreError."""
+class StoreServer(Service):
+    """``listen`` and ``secret`` as for a Service. It is a directory too: of what engines hold in their memory."""
 
     def __init__(
         self,
@@ -64,89 +53,16 @@ class StoreServer:
         secret: bytes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if secret is None and not listen.startswith(LOOPBACK):
-            raise StoreError(listen, "needs a secret: without one only this machine may be listened on")
-        refuse_taken(listen)
-        self._store = store
+        super().__init__(listen, secret)
+        self._store, self._directory = store, Directory()
         self._leases = Leases(clock, int(LEASED_SHARE * store.capacity_bytes))
         store.pinned = self._leases.pinned
-        self._counts: Counter[str] = Counter()
-        self._decoder = msgspec.msgpack.Decoder(Request)
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._context: zmq.Context[Any] = zmq.Context()
-        self._doorman = None if secret is None else Doorman(self._context, secret)
-        self._socket = self._bind(listen, secret)
-        self._closing = threading.Event()
 
-    def _bind(self, listen: str, secret: bytes | None) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        socket.set_hwm(HIGH_WATER)
-        socket.linger = 0
-        socket.maxmsgsize = MOST_FRAME_BYTES
-        if secret is not None:
-            secure_server(socket, secret)
-        try:
-            socket.bind(listen)
-        except zmq.ZMQError as error:
-            socket.close()
-            if self._doorman is not None:
-                self._doorman.close()
-            self._context.term()
-            raise StoreError(listen, f"cannot be listened on: {error}") from error
-        return socket
+    def _sweep(self) -> None:
+        self._counts["leases_expired"] += self._leases.sweep()
 
-    @property
-    def address(self) -> str:
-        """Where it listens; a port of 0 or * has become one."""
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-
-    def run(self) -> None:
-        """Serves until ``stop``. Closes the socket and the store."""
-        try:
-            while not self._closing.is_set():
-                if self._socket.poll(POLL_MS):
-                    self._serve(self._socket.recv_multipart())
-                self._counts["leases_expired"] += self._leases.sweep()
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """For a server that does not run (any more). May be called twice."""
-        self._socket.close()
-        if self._doorman is not None:
-            self._doorman.close()
-        self._context.term()
+    def _close(self) -> None:
         self._store.close()
-
-    def stop(self) -> None:
-        """From any thread, or from a signal's handler."""
-        self._closing.set()
-
-    def _serve(self, frames: list[bytes]) -> None:
-        if len(frames) < 2:
-            return
-        client, header, *payloads = frames
-        try:
-            request = self._decoder.decode(header)
-        except msgspec.MsgspecError as error:
-            self._counts["refused"] += 1
-            number = _number(header)
-            if number is not None:
-                self._send(client, Refused(number=number, reason=str(error)), [])
-            return
-        self._counts[type(request).__name__.lower()] += 1
-        try:
-            answer, out = self._answer(request, payloads)
-        except Exception as error:  # of one request; the others go on
-            log.exception("a request failed")
-            answer, out = Refused(number=request.number, reason=type(error).__name__), []
-        self._send(client, answer, out)
-
-    def _send(self, client: bytes, answer: Answer, payloads: Frames) -> None:
-        try:
-            self._socket.send_multipart([client, self._encode(answer), *payloads], zmq.NOBLOCK, copy=False)
-        except zmq.ZMQError:  # it is gone, or takes nothing: its loss
-            self._counts["unsent"] += 1
 
     def _answer(self, request: Request, payloads: list[bytes]) -> tuple[Answer, Frames]:
         match request:
@@ -161,6 +77,14 @@ class StoreServer:
             case Release():
                 self._leases.release(request.lease)
                 return Stored(number=request.number, stored=[]), []
+            case Announce():
+                self._directory.announce(request.address, request.names)
+                return Stored(number=request.number, stored=[]), []
+            case Withdraw():
+                self._directory.withdraw(request.address)
+                return Stored(number=request.number, stored=[]), []
+            case Find():
+                return Found(number=request.number, holders=self._directory.find(request.names)), []
             case Ask():
                 return Facts(number=request.number, facts=self.facts()), []
 
@@ -220,7 +144,7 @@ class StoreServer:
     def facts(self) -> dict[str, int | float | str]:
         """The store's facts and this server's counts (``requests_...``)."""
         counts = {f"requests_{name}": count for name, count in sorted(self._counts.items())}
-        return {**self._store.stat(), "leases": len(self._leases), **counts}
+        return {**self._store.stat(), "leases": len(self._leases), "held_by_engines": len(self._directory), **counts}
 
 
 def _usable(request: Check, held: dict[tuple[bytes, int], bool]) -> int:
@@ -234,12 +158,3 @@ def _usable(request: Check, held: dict[tuple[bytes, int], bool]) -> int:
             if lacking:
                 end, agreed = (lacking[0] if rule.window == 0 else lacking[-1]), False
     return end
-
-
-def _number(header: bytes) -> int | None:
-    """The number of a message that could not be read, to refuse it by."""
-    try:
-        number = msgspec.msgpack.decode(header)["number"]
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        return None
-    return number if isinstance(number, int) and number >= 0 else None

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,9 @@ import numpy as np
 from headrace._core import ExtraKeys, grain_chain, grain_root
 from headrace.contract.ports import Bytes
 
+from .ages import CHAT
 from .keys import GRAIN, Extras, next_key
+from .reading import Wanted
 from .records import RecordKind, StoreMatch, most_grains, usable_grains
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ class StoreSession:
     ) -> None:
         self._connector = connector
         self._prompt, self._salt, self._extras = token_ids, salt, Extras(adapter=adapter)
-        self.tenant, self.turn = tenant, 1
+        self.tenant, self.turn, self.ttl_class = tenant, 1, CHAT
         self._first_grain = max(0, num_local) // GRAIN
         self._most = most_grains(connector.specs, len(token_ids))
         gain = min(self._most * GRAIN, len(token_ids) - 1) - num_local
@@ -128,7 +131,7 @@ class StoreSession:
             store.release(match.lease)
 
     def _fetch(self, opened: OpenStore, keys: Sequence[bytes], match: StoreMatch) -> tuple[Payloads, int, int]:
-        specs, store, end = self._connector.specs, opened.store, match.grains
+        specs, end = self._connector.specs, match.grains
         wanted = [
             (grain, spec)
             for grain in range(self._first_grain, end)
@@ -140,16 +143,15 @@ class StoreSession:
             self._connector.tally.no_memory += 1
             return {}, 0, 0
         payloads: Payloads = {}
-        for grain, spec in wanted:
-            value = (
-                None
-                if time.monotonic() > self._deadline
-                else store.get_leased(match.lease, keys[grain], int(spec.kind))
-            )
-            if value is not None and len(value) == spec.bytes_per_grain:
-                payloads[grain, int(spec.kind)] = value
-            elif spec.kind is RecordKind.BLOCK:
-                break  # nothing behind it is of use
+        names = [Wanted(keys[grain], int(spec.kind), spec.bytes_per_grain) for grain, spec in wanted]
+        with closing(opened.reader.read(match.lease, names, self._deadline)) as values:
+            for (grain, spec), value in zip(wanted, values):
+                if value is not None:
+                    payloads[grain, int(spec.kind)] = value
+                elif spec.kind is RecordKind.BLOCK:
+                    break  # nothing behind it is of use
+                if self._answer is not None:  # cancelled, or late
+                    break
         return payloads, self._usable(payloads, end), size
 
     def _usable(self, payloads: Payloads, end: int) -> int:

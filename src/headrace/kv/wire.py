@@ -22,6 +22,7 @@ Kind = Annotated[int, Meta(ge=0, le=255)]
 Count = Annotated[int, Meta(ge=0, le=1 << 40)]
 Crc = Annotated[int, Meta(ge=0, lt=1 << 32)]
 Name = tuple[Key, Kind]
+Address = Annotated[str, Meta(min_length=1, max_length=256)]
 Names = Annotated[list[Name], Meta(max_length=MOST_ITEMS)]
 
 
@@ -80,6 +81,25 @@ class Release(Message, frozen=True, kw_only=True, tag="release"):
     lease: Count
 
 
+class Announce(Message, frozen=True, kw_only=True, tag="announce"):
+    """The engine that listens at ``address`` holds these in its memory."""
+
+    address: Address
+    names: Names
+
+
+class Withdraw(Message, frozen=True, kw_only=True, tag="withdraw"):
+    """The engine at ``address`` is gone, or does not answer: nothing is there any more."""
+
+    address: Address
+
+
+class Find(Message, frozen=True, kw_only=True, tag="find"):
+    """Which engines hold these in their memory?"""
+
+    names: Names
+
+
 class Ask(Message, frozen=True, kw_only=True, tag="stat"):
     """What the server holds and has done."""
 
@@ -114,6 +134,12 @@ class Stored(Message, frozen=True, kw_only=True, tag="stored"):
     stored: list[bool]
 
 
+class Found(Message, frozen=True, kw_only=True, tag="found"):
+    """Addresses of engines, for each name, the latest first. They may be gone."""
+
+    holders: list[list[str]]
+
+
 class Facts(Message, frozen=True, kw_only=True, tag="facts"):
     facts: dict[str, int | float | str]
 
@@ -124,5 +150,5 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
     reason: str
 
 
-Request = Check | Has | Get | Put | Release | Ask
-Answer = Checked | Held | Got | Stored | Facts | Refused
+Request = Check | Has | Get | Put | Release | Announce | Withdraw | Find | Ask
+Answer = Checked | Held | Got | Stored | Found | Facts | Refused

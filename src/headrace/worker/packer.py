@@ -10,16 +10,21 @@ from numpy.typing import NDArray
 
 from headrace._core import RowTable
 from headrace.contract.batch import PackedBatch
-from headrace.contract.plan import IntArray, SequenceStart, StepPlan
+from headrace.contract.plan import IntArray, SequenceStart, StepKind, StepPlan
 
 from .sampler import is_plain_greedy
 
 
 class Packer:
-    """Rows of live sequences: tokens and block tables (C++), and how each wants to be sampled."""
+    """Rows of live sequences: tokens and block tables (C++), and how each wants to be sampled.
 
-    def __init__(self, block_size: int, num_groups: int) -> None:
-        self._rows = RowTable(block_size, num_groups)
+    Of ``cp_size`` context-parallel ranks that share prompt steps, rank ``cp_rank`` packs what it computes. MIXED steps
+    are refused then.
+    """
+
+    def __init__(self, block_size: int, num_groups: int, cp_size: int = 1, cp_rank: int = 0) -> None:
+        self._rows = RowTable(block_size, num_groups, cp_size=cp_size, cp_rank=cp_rank)
+        self._shared = cp_size > 1
         self._num_groups = num_groups
         self._starts: dict[int, SequenceStart] = {}
         self._scored: set[int] = set()
@@ -36,10 +41,12 @@ class Packer:
             (self._plain.add if is_plain_greedy(start) else self._plain.discard)(start.seq_id)
             scored = start.sampling.prompt_logprobs is not None
             (self._scored.add if scored else self._scored.discard)(start.seq_id)
-        num_tokens, num_slices = plan.total_tokens, len(plan.seq_ids)
+        shared = plan.total_tokens if self._shared and plan.kind == StepKind.PREFILL else None
+        num_tokens = plan.total_tokens if shared is None else self._rows.num_rows(plan)
+        num_slices = len(plan.seq_ids)
 
         def room(num_logits: int, max_blocks: int) -> PackedBatch:
-            return PackedBatch.empty(num_tokens, num_slices, num_logits, self._num_groups, max_blocks)
+            return PackedBatch.empty(num_tokens, num_slices, num_logits, self._num_groups, max_blocks, shared)
 
         return cast(PackedBatch, self._rows.take(plan, room))
 

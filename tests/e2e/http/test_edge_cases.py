@@ -190,6 +190,7 @@ TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"stop": ["a"] * 65}, "stop", "65"),
     ({"min_tokens": 9, "max_tokens": 5}, "min_tokens", "9"),
     ({"cache_salt": "x" * 2000}, "cache_salt", "2000"),
+    ({"kv_class": "robot"}, "kv_class", "robot"),
     ({"nonsense": 1}, "nonsense", "unknown"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"stream": True, "stream_options": {"surprise": 1}}, "stream_options.surprise", "unknown"),

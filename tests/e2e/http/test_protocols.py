@@ -49,6 +49,26 @@ def test_why_a_message_ended(scripted: Running, fields: Any, reason: str, sequen
     assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, sequence)
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        (MESSAGES, message("x")),
+        (RESPONSES, {"input": "x", "max_output_tokens": 4}),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 4}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 4}),
+    ],
+)
+def test_the_class_of_what_is_stored_is_told_in_every_language(
+    scripted: Running, route: str, body: dict[str, Any]
+) -> None:
+    for fields, expected in (({}, "chat"), ({"kv_class": "agent"}, "agent"), ({"kv_class": None}, "chat")):
+        assert scripted.post(route, body | fields).status_code == 200
+        assert scripted.requests[-1].kv_class == expected
+    refused = scripted.post(route, body | {"kv_class": "robot"})
+    assert refused.status_code == 400
+    assert "kv_class" in refused.text
+
+
 def test_counting_equals_the_usage(scripted: Running) -> None:
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "counted"}]}], "system": "sys"}
     count = scripted.post(f"{MESSAGES}/count_tokens", body).json()["input_tokens"]

@@ -100,6 +100,8 @@ def test_what_is_no_sampling_params_is_refused(llm: LLM, params: object) -> None
         ("priority", {**PROMPT, "priority": True}),
         ("cache_salt", {**PROMPT, "cache_salt": "\ud800"}),
         ("cache_salt", {**PROMPT, "cache_salt": 5}),
+        ("kv_class", {**PROMPT, "kv_class": "robot"}),
+        ("kv_class", {**PROMPT, "kv_class": None}),
         ("5", {**PROMPT, 5: 1, "x": 2}),
         ("prompt_token_ids", {"prompt_token_ids": {1: 2}}),
     ],

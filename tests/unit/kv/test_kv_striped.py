@@ -15,11 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kv_places import Place
 from kv_values import found, key_of, payload_of, put
 
-from headrace.api.kv_launch import _striped
-from headrace.config import resolve
 from headrace.contract.errors import ConfigError, StoreError
 from headrace.kv.crew import MOST_OPEN
 from headrace.kv.local import LocalStore
+from headrace.kv.opening import Errand, open_store_at
 from headrace.kv.place import striped_places
 from headrace.kv.records import RecordKind, RecordSpec
 from headrace.kv.shares import DATA, HEAD_BYTES, SHARES, Code, read_share
@@ -328,10 +327,10 @@ def test_two_places_that_cannot_be_opened_are_gone_and_the_rest_is_used(
 ) -> None:
     folders = [tmp_path / f"place-{i}" for i in range(SHARES)]
     (tmp_path / "places").write_text("\n".join(map(str, folders)))
-    config = resolve({"kv_store": f"striped:{tmp_path / 'places'}", "kv_store_size": 1 << 30})
+    errand = Errand(f"striped:{tmp_path / 'places'}", bytes([1] * 16), 1 << 30)
     for lost in folders[:2]:
         lost.touch()
-    store = _striped(config, config.cache.kv_store, bytes(32))
+    store = open_store_at(errand)
     assert put(store, 1)  # type: ignore[arg-type]
     assert found(store, 1)  # type: ignore[arg-type]
     store.close()
@@ -339,4 +338,4 @@ def test_two_places_that_cannot_be_opened_are_gone_and_the_rest_is_used(
     rmtree(folders[2])
     folders[2].touch()
     with pytest.raises(StoreError, match="3 of 12 places cannot be opened"):
-        _striped(config, config.cache.kv_store, bytes(32))
+        open_store_at(errand)

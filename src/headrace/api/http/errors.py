@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, WorkerError
+from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, QueueFull, WorkerError
 
 from ..tenants.tenancy import OverLimit
 
@@ -66,13 +66,11 @@ def _short(words: str) -> str:
 
 
 def too_busy(limit: int) -> HttpError:
-    return HttpError(
-        429,
-        f"the queue is full ({limit} sequences are open); try again later",
-        kind="rate_limit_error",
-        code="queue_full",
-        retry_after_s=RETRY_AFTER_S,
-    )
+    return _full(f"the queue is full ({limit} sequences are open); try again later")
+
+
+def _full(words: str) -> HttpError:
+    return HttpError(429, words, kind="rate_limit_error", code="queue_full", retry_after_s=RETRY_AFTER_S)
 
 
 def unavailable(reason: str) -> HttpError:
@@ -88,6 +86,8 @@ def as_http(error: Exception) -> HttpError:
     """Any error as one with a status; what nobody foresaw is a 500 that gives nothing away."""
     if isinstance(error, HttpError):
         return error
+    if isinstance(error, QueueFull):
+        return _full(str(error))
     if isinstance(error, InvalidRequest):
         return HttpError(400, str(error), field=None if error.field == "body" else error.field)
     if isinstance(error, OverLimit):

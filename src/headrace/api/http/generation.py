@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from headrace.api.async_llm import AsyncLLM
-from headrace.contract.errors import EngineDead, InvalidRequest, WorkerError
+from headrace.contract.errors import EngineDead, WorkerError, refusal
 from headrace.contract.result import TokenDelta
 from headrace.obs.metrics import Metrics
 
@@ -125,8 +125,7 @@ class Generation:
             self._open.discard(name)
             self._count_end(choice)
         if delta.error_field is not None:
-            words = (delta.error or "").removeprefix(f"{delta.error_field}: ")
-            self._failure = InvalidRequest(delta.error_field, words)
+            self._failure = refusal(delta.error_field, delta.error or "")
         elif choice.output.finish_reason == "error":
             self._failure = WorkerError(delta.error or "the engine failed")
         if choice.output.finish_reason == "abort":

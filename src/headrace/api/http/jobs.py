@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.request import CHAT
 
 from ..pictures import NamedPicture, expand
 from ..prompts import Prepared
@@ -114,7 +115,7 @@ def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
     prompt = messages_prompt(host, body, host.llm.max_model_len)
     plan, sampling = host.codec.read(body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
-    prepared = host.llm.prepare(prompt, sampling, request_id)
+    prepared = host.llm.prepare(prompt | {"kv_class": body.kv_class or CHAT}, sampling, request_id)
     return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.mark_ids)
 
 
@@ -123,7 +124,7 @@ def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job
     wish = body.tool_wish()
     prompt = chat_prompt(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
     plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
-    prepared = host.llm.prepare(prompt, sampling, request_id)
+    prepared = host.llm.prepare(prompt | {"kv_class": body.kv_class or CHAT}, sampling, request_id)
     return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.mark_ids)
 
 

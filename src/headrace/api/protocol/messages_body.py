@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import SamplingParams
+from headrace.contract.request import KVClass, SamplingParams
 
 from .chat_body import Message
 from .picture_parts import Part
@@ -77,6 +77,7 @@ class MessagesBody(CountBody, kw_only=True):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    kv_class: KVClass | None = None
 
     metadata: Any = None
     service_tier: str | None = None

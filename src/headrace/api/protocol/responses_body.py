@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import SamplingParams
+from headrace.contract.request import KVClass, SamplingParams
 
 from .chat_body import Message
 from .picture_parts import Part
@@ -45,6 +45,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     background: bool | None = None
     prompt: Any = None
     truncation: str | None = None
+    kv_class: KVClass | None = None
 
     metadata: dict[str, str] | None = None
     store: bool | None = None

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import SamplingParams
+from headrace.contract.request import CHAT, KVClass, SamplingParams
 
 INT32 = range(-(2**31), 2**31)
 MAX_SALT_CHARS = 1024
@@ -46,6 +46,7 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stream_options: StreamOptions | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    kv_class: KVClass | None = None
     return_token_ids: bool | None = None
     user: str | None = None  # named by OpenAI, without effect here
 
@@ -59,12 +60,12 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return given
 
     def prompt_fields(self) -> dict[str, Any]:
-        """``priority`` and ``cache_salt`` of a prompt."""
+        """``priority``, ``cache_salt`` and ``kv_class`` of a prompt."""
         if self.priority is not None and self.priority not in INT32:
             raise InvalidRequest("priority", f"must fit 32 bits, got {self.priority}")
         if self.cache_salt is not None and len(self.cache_salt) > MAX_SALT_CHARS:
             raise InvalidRequest("cache_salt", f"at most {MAX_SALT_CHARS} characters, got {len(self.cache_salt)}")
-        return {"priority": self.priority or 0, "cache_salt": self.cache_salt or ""}
+        return {"priority": self.priority or 0, "cache_salt": self.cache_salt or "", "kv_class": self.kv_class or CHAT}
 
     @property
     def streams(self) -> bool:

@@ -1,7 +1,7 @@
 """What one input line asks for, checked. Each error names the field of the line that is at fault.
 
 A line is an object with one of ``prompt`` (text), ``prompt_token_ids`` or ``messages``; optionally ``id``, fields
-of ``SamplingParams``, ``cache_salt`` and ``priority``. Anything else is refused rather than ignored.
+of ``SamplingParams``, ``cache_salt``, ``priority`` and ``kv_class``. Anything else is refused rather than ignored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from headrace.api.prompts import Prepared
 
 PROMPTS = ("prompt", "prompt_token_ids", "messages")
-EXTRAS = ("cache_salt", "priority")
+EXTRAS = ("cache_salt", "priority", "kv_class")
 SAMPLING = frozenset(SamplingParams.__struct_fields__)
 AT_FIELD = re.compile(r" - at .*?\$\.?(\w*).*$")
 
