@@ -32,14 +32,14 @@ def open_role(config: EngineConfig, role: str, listen: str, hand_off: str, secre
     """
     for name, address in (("listen", listen), ("hand_off", hand_off)):
         _check_address(name, address, secret)
-    if secret is not None:
-        Doorman(zmq.Context.instance(), secret)  # for as long as this process lives
+    doorman = None if secret is None else Doorman(zmq.Context.instance(), secret)  # as long as this process lives
     from .roles import launch_role
 
-    hand_over = _client(secret) if role == "prompt" else _server(secret)
+    server = _server(secret, doorman)
+    hand_over = _client(secret) if role == "prompt" else server
     engine, info = launch_role(config, role, hand_off, hand_over)
     try:
-        return StandingEngine(engine, info, listen, secure=_server(secret))
+        return StandingEngine(engine, info, listen, secure=server)
     except BaseException:
         engine.close()
         raise
@@ -105,8 +105,15 @@ def _check_address(name: str, address: str, secret: bytes | None) -> None:
         raise ConfigError("role_secret", f"needed: without one only this machine may be spoken to, not {address}")
 
 
-def _server(secret: bytes | None) -> Secure | None:
-    return None if secret is None else lambda socket: secure_server(socket, secret)
+def _server(secret: bytes | None, doorman: Doorman | None) -> Secure | None:
+    if secret is None or doorman is None:
+        return None
+
+    def secure(socket: zmq.Socket[bytes]) -> None:
+        secure_server(socket, secret)
+        doorman.watch(socket)
+
+    return secure
 
 
 def _client(secret: bytes | None) -> Secure | None:

@@ -7,6 +7,8 @@ alone. The secret itself is never sent.
 from __future__ import annotations
 
 import hashlib
+import logging
+import queue
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from zmq.utils import z85
 
 from headrace.contract.errors import ConfigError
 
+log = logging.getLogger("headrace.kv")
+
 LEAST_BYTES = 16
+TURNED_AWAY = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 ZAP = "inproc://zeromq.zap.01"
 
 
@@ -61,18 +66,45 @@ class Doorman:
         self._socket.linger = 0
         self._socket.bind(ZAP)
         self._closing = threading.Event()
+        self._context, self._watched = context, queue.SimpleQueue[str]()
+        self._told = False
         self._thread = threading.Thread(target=self._run, name="headrace-kv-door", daemon=True)
         self._thread.start()
 
+    def watch(self, socket: zmq.Socket[bytes]) -> None:
+        """Says once when a client of this socket is turned away: nobody else could tell its user's mistake."""
+        door = f"inproc://headrace.door.{id(socket)}"
+        socket.monitor(door, TURNED_AWAY)
+        self._watched.put(door)
+
     def _run(self) -> None:
+        poller, monitors = zmq.Poller(), list[zmq.Socket[bytes]]()
+        poller.register(self._socket, zmq.POLLIN)
         while not self._closing.is_set():
-            if self._socket.poll(100):
-                self._answer(self._socket.recv_multipart())
-        self._socket.close()
+            while not self._watched.empty():
+                monitors.append(self._context.socket(zmq.PAIR))
+                monitors[-1].linger = 0
+                monitors[-1].connect(self._watched.get())
+                poller.register(monitors[-1], zmq.POLLIN)
+            for socket, _ in poller.poll(100):
+                if socket is self._socket:
+                    self._answer(self._socket.recv_multipart())
+                else:
+                    self._turned_away(socket.recv_multipart()[-1])
+        for socket in (self._socket, *monitors):
+            socket.close()
+
+    def _turned_away(self, where: bytes) -> None:
+        if not self._told:
+            self._told = True
+            words = "a client of %s was turned away: its secret is another one, or it has none. Told once"
+            log.warning(words, where.decode(errors="replace"))
 
     def _answer(self, frames: list[bytes]) -> None:
         version, number, mechanism = frames[0], frames[1], frames[5]
         welcome = mechanism == b"CURVE" and frames[6] == self._allowed
+        if not welcome:
+            self._turned_away(frames[3])
         code, words = (b"200", b"OK") if welcome else (b"400", b"not the secret")
         self._socket.send_multipart([version, number, code, words, b"", b""])
 

@@ -58,8 +58,9 @@ class Service:
         socket.set_hwm(HIGH_WATER)
         socket.linger = 0
         socket.maxmsgsize = MOST_FRAME_BYTES
-        if secret is not None:
+        if secret is not None and self._doorman is not None:
             secure_server(socket, secret)
+            self._doorman.watch(socket)
         try:
             socket.bind(listen)
         except zmq.ZMQError as error:

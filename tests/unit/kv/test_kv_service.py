@@ -29,7 +29,7 @@ from headrace.kv.exposition import exposed
 from headrace.kv.leases import MOST_LEASES, Leases
 from headrace.kv.local import LocalStore
 from headrace.kv.records import Match, RecordKind, RecordSpec, StoreMatch, usable_grains
-from headrace.kv.secret import read_secret
+from headrace.kv.secret import read_secret, secure_client
 from headrace.kv.server import StoreServer
 
 BLOCK = RecordSpec(RecordKind.BLOCK, (0,), 5000)
@@ -371,3 +371,21 @@ def test_refused_puts_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFix
         assert client.refused == 3
         client.close()
     assert sum("refused a value" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("secret", [None, b"quite another secret"])
+def test_a_client_that_is_turned_away_is_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: bytes | None
+) -> None:
+    told = threading.Event()
+    with serving(tmp_path, secret=b"sixteen bytes or more") as server:
+        assert server._doorman is not None
+        turned_away = server._doorman._turned_away
+        server._doorman._turned_away = lambda where: (turned_away(where), told.set())  # type: ignore[method-assign]
+        with zmq.Context() as context, context.socket(zmq.DEALER) as client:
+            client.linger = 0
+            if secret is not None:
+                secure_client(client, secret)
+            client.connect(server.address)
+            assert told.wait(60)
+    assert sum("was turned away" in record.getMessage() for record in caplog.records) == 1
