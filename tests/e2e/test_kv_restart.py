@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace import LLM, SamplingParams
+from headrace import LLM, SamplingParams, env
 from headrace.contract.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,8 +71,17 @@ def test_the_library_s_setting_and_what_it_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_a_store_that_cannot_be_used_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_used_is_no_obstacle_unless_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for part in env.cache_dir().iterdir():
+        if part.name != "kv":
+            (tmp_path / part.name).symlink_to(part)
     (tmp_path / "kv").write_text("not a folder")
-    with LLM(kv_store=str(tmp_path / "kv"), kv_memory=64 << 20, max_model_len=512) as llm:
+    with pytest.raises(ConfigError, match="is a file, not a folder"):
+        LLM(kv_store=str(tmp_path / "kv"))
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
+    monkeypatch.delenv("HEADRACE_KV_STORE")
+    with LLM(kv_memory=64 << 20, max_model_len=512) as llm:
         [output] = llm.generate([{"prompt_token_ids": IDS[:300]}], SamplingParams(temperature=0, max_tokens=2))
     assert len(output.outputs[0].token_ids) == 2
