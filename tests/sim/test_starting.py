@@ -20,7 +20,7 @@ import pytest
 
 from headrace._core import Scheduler
 from headrace.contract.errors import EngineDead
-from headrace.engine import local_socket, process, starting
+from headrace.engine import local_socket, process, spawning, starting
 from headrace.engine.engine import Engine
 from headrace.engine.group import GroupClient
 from headrace.engine.process import ProcessClient
@@ -115,7 +115,7 @@ def make_folder_that_fails_at(number: int) -> Callable[[], tempfile.TemporaryDir
 
 
 def test_a_start_without_resources_ends_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "make_folder", make_folder_that_fails_at(2))
+    monkeypatch.setattr(spawning, "make_folder", make_folder_that_fails_at(2))
     with pytest.raises(
         EngineDead, match=r"^rank [01] of 2: the engine process cannot be started: .*Too many open files"
     ):
@@ -124,10 +124,10 @@ def test_a_start_without_resources_ends_the_others(monkeypatch: pytest.MonkeyPat
 
 def test_a_socket_is_closed_when_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
-    real = process.open_socket
-    monkeypatch.setattr(process, "open_socket", lambda *a, **k: opened.append(real(*a, **k)) or opened[0])
+    real = spawning.open_socket
+    monkeypatch.setattr(spawning, "open_socket", lambda *a, **k: opened.append(real(*a, **k)) or opened[0])
     monkeypatch.setattr(
-        process.multiprocessing, "get_context", lambda _: (_ for _ in ()).throw(OSError(12, "no memory"))
+        spawning.multiprocessing, "get_context", lambda _: (_ for _ in ()).throw(OSError(12, "no memory"))
     )
     with pytest.raises(EngineDead, match="no memory"):
         ProcessClient(build, "fine")

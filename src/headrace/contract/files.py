@@ -1,12 +1,13 @@
 """Reading a file that a user or a stranger named: a regular file of sane size, or an error before any byte is read.
 
 A pipe would block for ever, and a device may have no end. Both raise OSError, like everything else that can be wrong
-with a file, so whoever reads says in one place which setting or model is at fault.
+with a file, so whoever reads says in one place which setting or model is at fault. And the lock that a file can be.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import stat
 from pathlib import Path
 
@@ -28,3 +29,12 @@ def read_small(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"is larger than {max_bytes} bytes", str(path))
     return data
+
+
+def try_lock(descriptor: int) -> bool:
+    """Whether nobody else has the file or folder locked; then it is locked, until it is closed or its holder dies."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

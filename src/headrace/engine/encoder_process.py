@@ -6,9 +6,6 @@ EncoderProcess. Used by one thread; only ``kill`` may come from any.
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 import threading
 import time
 from typing import Any, NoReturn
@@ -20,8 +17,8 @@ from headrace.contract.errors import EngineDead, WorkerError
 from headrace.contract.picture import Picture
 
 from .encoder_child import EncoderBuilder, FromEncoder, Look, Seen, encoder_main
-from .local_socket import address_in, make_folder, open_socket
 from .messages import POLL_MS, Close, Failed, Ready
+from .spawning import spawn
 from .starting import Flag, ended_at_start
 
 START_TIMEOUT_S = 600.0  # reading a large tower from a cold disk
@@ -43,28 +40,16 @@ class EncoderProcess:
         self._number, self._given_up = 0, False
         self._decoder = msgspec.msgpack.Decoder(FromEncoder)
         try:
-            self._spawn(build, argument)
+            child = spawn(encoder_main, "headrace-encoder", build, argument)
         except (OSError, zmq.ZMQError) as error:  # no descriptors, no memory, no room for temporary files
             raise EngineDead(f"its process cannot be started: {error}") from error
+        self._folder, self._socket, self._process = child.folder, child.socket, child.process
         try:
             self._await_ready(time.monotonic() + start_timeout_s, give_up or threading.Event())
         except BaseException:  # an interrupt, too
             self.kill()
             self.close()
             raise
-
-    def _spawn(self, build: EncoderBuilder, argument: Any) -> None:
-        """All or nothing: a socket that stays open would keep the program from ending."""
-        with contextlib.ExitStack() as undo:
-            self._folder = make_folder()
-            undo.callback(self._folder.cleanup)
-            address = address_in(self._folder.name)
-            self._socket = undo.enter_context(open_socket(address, bind=True))
-            self._process = multiprocessing.get_context("spawn").Process(
-                target=encoder_main, args=(build, argument, address, os.getpid()), name="headrace-encoder", daemon=True
-            )
-            self._process.start()
-            undo.pop_all()
 
     @property
     def pid(self) -> int | None:

@@ -13,9 +13,31 @@ from concurrent.futures import Future
 from headrace._core import Scheduler
 from headrace.contract.errors import HeadraceError
 from headrace.contract.picture import with_pictures
-from headrace.contract.ports import KVConnector, StepObserver
+from headrace.contract.ports import KVConnector, KVSession, StepObserver
+from headrace.contract.request import Request
 
 from .book import Book, Entry
+
+
+def open_session(
+    connector: KVConnector,
+    core: Scheduler,
+    seq_id: int,
+    request: Request,
+    wake: Callable[[], None],
+    broken: bool = False,
+) -> KVSession:
+    """Asks a store for a sequence that waits in the core. ``broken``: what the pool names may not have been written."""
+    reads = request.sampling.prompt_logprobs is None and not broken
+    return connector.open(
+        request.prompt_token_ids,
+        with_pictures(request.cache_salt, request.pictures),
+        request.adapter,
+        core.cached_tokens(seq_id) if reads else -1,
+        wake,
+        request.cache_salt,
+        request.kv_class,
+    )
 
 
 class KVTraffic:
@@ -41,19 +63,7 @@ class KVTraffic:
         """Begins a sequence that was added just now; it waits while it is not known what can come from outside."""
         if self._connector is None:
             return
-        request = entry.request
-        reads = request.sampling.prompt_logprobs is None
-        local = self._core.cached_tokens(entry.seq_id) if reads else -1
-        salt = with_pictures(request.cache_salt, request.pictures)
-        entry.kv = self._connector.open(
-            request.prompt_token_ids,
-            salt,
-            request.adapter,
-            local,
-            self._wake,
-            request.cache_salt,
-            request.kv_class,
-        )
+        entry.kv = open_session(self._connector, self._core, entry.seq_id, entry.request, self._wake)
         count = entry.kv.num_external_tokens()
         if count is None:
             self._waiting[entry.seq_id] = entry

@@ -6,9 +6,6 @@ engine ends itself. The child builds its engine through a function it is given, 
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +21,6 @@ from headrace.contract.stats import EngineStats
 
 from .child import child_main
 from .client import DeltaSink, Sinks
-from .local_socket import address_in, make_folder, open_socket
 from .messages import (
     POLL_MS,
     Builder,
@@ -41,6 +37,7 @@ from .messages import (
     ToFront,
 )
 from .profiling import ProfileWaits
+from .spawning import spawn
 from .starting import Flag, ended_at_start
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
@@ -72,26 +69,11 @@ class ProcessClient:
     ) -> None:
         self._label = f"{label}: " if label else ""
         try:
-            self._spawn(build, argument, leftovers)
+            child = spawn(child_main, "headrace-engine", build, argument, leftovers)
         except (OSError, zmq.ZMQError) as error:  # no descriptors, no memory, no room for temporary files
             raise EngineDead(f"the engine process cannot be started: {error}") from error
+        self._folder, self._socket, self._process = child.folder, child.socket, child.process
         self._begin(start_timeout_s, silence_timeout_s, give_up, on_dead)
-
-    def _spawn(self, build: Builder, argument: Any, leftovers: Sequence[str]) -> None:
-        """All or nothing: a socket that stays open would keep the program from ending."""
-        with contextlib.ExitStack() as undo:
-            self._folder = make_folder()
-            undo.callback(self._folder.cleanup)
-            address = address_in(self._folder.name)
-            self._socket = undo.enter_context(open_socket(address, bind=True))
-            self._process = multiprocessing.get_context("spawn").Process(
-                target=child_main,
-                args=(build, argument, address, os.getpid(), leftovers),
-                name="headrace-engine",
-                daemon=True,
-            )
-            self._process.start()
-            undo.pop_all()
 
     def _begin(
         self,

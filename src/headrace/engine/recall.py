@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.contract.handoff import HandedOver
-from headrace.contract.picture import with_pictures
 from headrace.contract.ports import KVConnector, KVSession, StepObserver
 
 from .book import Entry
+from .kv_traffic import open_session
 from .roster import Roster
 
 MOST_COMPUTED = 256  # tokens of one sequence; more would hold up everybody who decodes
@@ -54,19 +54,7 @@ class Recall:
 
     def begin(self, roster: Roster, entry: Entry, item: HandedOver, why: str) -> None:
         """For a sequence that waits in the core. ``why``: what its request is told if this is for nothing."""
-        request = item.request
-        reads = request.sampling.prompt_logprobs is None and not self._broken
-        local = roster.core.cached_tokens(entry.seq_id) if reads else -1
-        salt = with_pictures(request.cache_salt, request.pictures)
-        session = self._connector.open(
-            request.prompt_token_ids,
-            salt,
-            request.adapter,
-            local,
-            self._wake,
-            request.cache_salt,
-            request.kv_class,
-        )
+        session = open_session(self._connector, roster.core, entry.seq_id, item.request, self._wake, self._broken)
         self._calls.append(_Call(entry, item, why, session))
 
     def turn(self, roster: Roster, late: Callable[[HandedOver], bool]) -> None:

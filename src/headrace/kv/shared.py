@@ -8,13 +8,13 @@ the name: numbers are used again, and containers that share the memory do not sh
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import mmap
 import os
 import secrets
 from pathlib import Path
 
 from headrace.contract.errors import StoreError
+from headrace.contract.files import try_lock
 
 FOLDER = Path("/dev/shm")
 PREFIX = "headrace-kv-"
@@ -57,7 +57,7 @@ def _make(folder: Path) -> tuple[Path, int]:
             continue
         except OSError as error:
             raise StoreError(str(folder), f"no shared memory can be made there: {error.strerror}") from error
-        if _lock(fd) and path.exists():
+        if try_lock(fd) and path.exists():
             return path, fd
         os.close(fd)
     raise StoreError(str(folder), "no shared memory can be made there")
@@ -82,17 +82,9 @@ def sweep_orphans(folder: Path = FOLDER) -> int:
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if _lock(fd):
+                if try_lock(fd):
                     path.unlink()
                     swept += 1
             finally:
                 os.close(fd)
     return swept
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -5,7 +5,6 @@ Keys are 256 random bits, so a plain SHA-256 of one gives nothing away. Never lo
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.contract.errors import ConfigError
-from headrace.contract.files import read_small
+from headrace.contract.files import read_small, try_lock
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 HASH = re.compile(r"[0-9a-f]{64}")
@@ -73,21 +72,13 @@ def changing(path: Path, timeout_s: float = 10.0) -> Iterator[None]:
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         deadline = time.monotonic() + timeout_s
-        while not _locked(folder):
+        while not try_lock(folder):
             if time.monotonic() > deadline:
                 raise ConfigError("tenants", f"{path}: another program is changing it")
             time.sleep(0.01)
         yield
     finally:
         os.close(folder)  # and with it the lock
-
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 class Registry:

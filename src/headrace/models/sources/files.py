@@ -5,7 +5,6 @@ whole.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from headrace.contract.errors import PullError
+from headrace.contract.files import try_lock
 
 CHUNK_BYTES = 1 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -104,19 +104,11 @@ def locked(path: Path, source: str, deadline_s: float = 1800.0) -> Iterator[None
     path.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + deadline_s
     with path.open("w") as file:
-        while not _try_lock(file.fileno()):
+        while not try_lock(file.fileno()):
             if time.monotonic() > end:
                 raise PullError(source, f"another process holds {path} for more than {deadline_s:.0f} s")
             time.sleep(0.05)
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def safe_name(name: str, source: str) -> PurePosixPath:
