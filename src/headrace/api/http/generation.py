@@ -11,7 +11,7 @@ from headrace.contract.result import TokenDelta
 from headrace.obs.metrics import Metrics
 
 from ..choice import Choice
-from ..output import RequestOutput, logprob_dict
+from ..output import CompletionOutput, Logprob, RequestOutput, logprob_dict
 from ..prompts import Prepared
 from ..protocol.news import News, Usage
 from ..text.answer_forms import Mark
@@ -43,6 +43,7 @@ class Generation:
         self._choices: dict[str, tuple[int, Choice, RequestOutput]] = {}
         self._open: set[str] = set()
         self._last_s: dict[str, float] = {}
+        self.keeps_rows = True  # logprobs that were told; a stream has no use for them
         self._begun = False
         self._failure: Exception | None = None  # raised once what came before it has been told
         self._ended: Exception | None = None  # raised at once
@@ -156,9 +157,16 @@ class Generation:
         index, choice, output = self._choices[name]
         _share_prompt_facts(choice, output)
         out = choice.output
-        logprobs = None if out.logprobs is None else out.logprobs[start:]
+        logprobs = self._new_rows(out, start)
         finish = out.finish_reason if out.finish_reason in ENDS else None  # a failure is told as an error, not an end
         return News(index, text, out.token_ids[start:], logprobs, finish, out.stop_reason, choice.take_pieces())
+
+    def _new_rows(self, out: CompletionOutput, start: int) -> list[dict[int, Logprob]] | None:
+        """The logprobs of the tokens from ``start`` on."""
+        if out.logprobs is None or self.keeps_rows:
+            return None if out.logprobs is None else out.logprobs[start:]
+        told, out.logprobs = out.logprobs, []
+        return told
 
     @property
     def usage(self) -> Usage:

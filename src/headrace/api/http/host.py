@@ -18,12 +18,12 @@ from ..prompts import Prepared
 from ..protocol.codec import Codec, make_codec
 from ..tenants.tenancy import Tenancy, Visit
 from ..text.answer_forms import Mark, ParserChoice
-from .arrivals import Arrival, Finished, Observer
+from .arrivals import Arrival, Observer
 from .body import Intake
 from .engine_metrics import put_engine, put_ranks
-from .errors import HttpError, as_http, stopping, too_busy, unavailable
-from .generation import Generation
-from .tenant_prompts import ranked, salted
+from .errors import HttpError, stopping, too_busy, unavailable
+from .hosted_generation import HostedGeneration
+from .tenant_prompts import salted
 
 WATCH_PERIOD_S = 0.2
 END_S = 1.0  # for clients to take the last event of a stream that is ended
@@ -122,11 +122,15 @@ class EngineHost:
         self.check_open()
         if not self.llm.client.alive:
             raise unavailable("the engine is starting again")
+        self.check_count(count)
+        if self.num_open + count > self.limits.max_open:
+            raise too_busy(self.limits.max_open)
+
+    def check_count(self, count: int) -> None:
+        """Refuses what could never be let in, with 400."""
         if count > self.limits.max_open:
             words = f"asks for {count} sequences at once; at most {self.limits.max_open} can be open"
             raise HttpError(400, words, field="n")
-        if self.num_open + count > self.limits.max_open:
-            raise too_busy(self.limits.max_open)
 
     def generate(
         self, prepared: Sequence[Prepared], arrival: Arrival, marks: Mapping[int, Mark] | None = None
@@ -225,77 +229,3 @@ class EngineHost:
                 put("tenant_requests_waiting", self.tenancy.queue.waiting(tenant.name), tenant.name)
                 put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
         return self.metrics
-
-
-class HostedGeneration(Generation):
-    """A generation that counts as open from its making to its close. A tenant's waits for its turn."""
-
-    def __init__(
-        self,
-        host: EngineHost,
-        prepared: Sequence[Prepared],
-        arrival: Arrival,
-        marks: Mapping[int, Mark] | None = None,
-        visit: Visit | None = None,
-    ) -> None:
-        super().__init__(host.llm, prepared, host.metrics, marks)
-        self._host = host
-        self._arrival = arrival
-        self._first_ns: int | None = None
-        self._over = False
-        self.told: Finished | None = None  # once it is over
-        self._visit = visit
-        self._count = sum(len(one.requests) for one in prepared)
-        host.num_open += self._count
-        host._generations.add(self)
-        if visit is None:
-            self.start()
-
-    async def turn(self) -> None:
-        """Returns once the work is with the engine. Raises OverLimit, EngineDead."""
-        if self._visit is not None:
-            await self._visit.turn()
-            self._prepared = [ranked(one, self._visit.rank) for one in self._prepared]
-            self.start()
-
-    def fail(self, error: Exception) -> None:
-        super().fail(error)
-        if self._visit is not None:
-            self._visit.fail(error)
-
-    def tokens_came(self, num_tokens: int) -> None:
-        self._first_ns = self._first_ns or time.time_ns()
-        if self._visit is not None:
-            self._visit.generated(num_tokens)
-
-    def close(self) -> None:
-        if self._over:
-            return
-        self._over, cut = True, not self.finished
-        super().close()
-        self._host.num_open -= self._count
-        self._host._generations.discard(self)
-        if self._visit is not None:
-            self._visit.end(self.usage.cached_tokens)
-        self.told = self._told(cut)
-        for observer in self._host.observers:
-            observer(self.told, self._arrival)
-
-    def _told(self, cut: bool) -> Finished:
-        usage, arrival, failure = self.usage, self._arrival, self.failure
-        error = "abort" if cut else None
-        reasons = [choice.finish_reason or "abort" for output in self.outputs for choice in output.outputs]
-        return Finished(
-            arrival.request_id,
-            arrival.operation,
-            self._host.names[0],
-            None if arrival.tenant is None else arrival.tenant.name,
-            arrival.at_ns,
-            self._first_ns,
-            time.time_ns(),
-            usage.prompt_tokens,
-            usage.cached_tokens,
-            usage.completion_tokens,
-            reasons,
-            error if failure is None else as_http(failure).word,
-        )
