@@ -65,6 +65,22 @@ def rows_of(keeps: bool) -> tuple[list[int], int]:
     return asyncio.run(run())
 
 
+def test_what_a_client_no_longer_takes_counts_all_the_same() -> None:
+    async def run() -> tuple[int, list[str]]:
+        llm, client = pretended()
+        generation = Generation(llm, [prepared()], Metrics())
+        generation.start()
+        client.say(11)
+        await generation.news(SILENCE_S)
+        client.say(12, 13)
+        generation.close()
+        return generation.usage.completion_tokens, client.aborted
+
+    tokens, aborted = asyncio.run(run())
+    assert tokens == 3
+    assert len(aborted) == 1
+
+
 def test_a_stream_forgets_logprobs_once_they_are_told() -> None:
     assert rows_of(keeps=False) == ([1, 2, 1, 0], 0)
     assert rows_of(keeps=True) == ([1, 2, 1, 0], 4)

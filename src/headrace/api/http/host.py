@@ -16,14 +16,15 @@ from headrace.obs.metrics import Metrics
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
 from ..protocol.codec import Codec, make_codec
-from ..tenants.tenancy import Tenancy, Visit
+from ..tenants.tenancy import Tenancy
+from ..tenants.visit import Visit
 from ..text.answer_forms import Mark, ParserChoice
 from .arrivals import Arrival, Observer
 from .body import Intake
 from .engine_metrics import put_engine, put_ranks
 from .errors import HttpError, stopping, too_busy, unavailable
 from .hosted_generation import HostedGeneration
-from .tenant_prompts import salted
+from .tenant_prompts import salted, turn_costs
 
 WATCH_PERIOD_S = 0.2
 END_S = 1.0  # for clients to take the last event of a stream that is ended
@@ -140,9 +141,9 @@ class EngineHost:
         self.check_room(count)
         visit, tenant = None, arrival.tenant
         if self.tenancy is not None and tenant is not None:
-            prompt_tokens = sum(len(one.token_ids) * len(one.requests) for one in prepared)
-            self.tenancy.admit_prompt(tenant, prompt_tokens)
-            visit = Visit(self.tenancy, tenant, count, prompt_tokens)
+            costs = turn_costs(prepared)
+            self.tenancy.admit_prompt(tenant, sum(costs))
+            visit = Visit(self.tenancy, tenant, costs)
             prepared = [salted(one, tenant) for one in prepared]
         return HostedGeneration(self, prepared, arrival, marks, visit)
 
@@ -226,6 +227,6 @@ class EngineHost:
         put("open_sequences", self.num_open)
         if self.tenancy is not None:
             for tenant in self.tenancy.registry.tenants:
-                put("tenant_requests_waiting", self.tenancy.queue.waiting(tenant.name), tenant.name)
+                put("tenant_requests_waiting", self.tenancy.waiting[tenant.name], tenant.name)
                 put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
         return self.metrics

@@ -6,8 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.contract.errors import HeadraceError
+from headrace.contract.request import Request
+
 from ..prompts import Prepared
-from ..tenants.tenancy import Visit
+from ..tenants.visit import Visit
 from ..text.answer_forms import Mark
 from .arrivals import Arrival, Finished
 from .errors import as_http
@@ -36,6 +39,7 @@ class HostedGeneration(Generation):
         self._over = False
         self.told: Finished | None = None  # once it is over
         self._visit = visit
+        self._num_sent = 0
         self._count = sum(len(one.requests) for one in prepared)
         host.num_open += self._count
         host._generations.add(self)
@@ -43,21 +47,38 @@ class HostedGeneration(Generation):
             self.start()
 
     async def turn(self) -> None:
-        """Returns once the work is with the engine. Raises OverLimit, EngineDead."""
+        """Returns once work is with the engine; a tenant's further sequences follow as their turns come. Raises
+        OverLimit, EngineDead."""
         if self._visit is not None:
             await self._visit.turn()
-            self._prepared = [ranked(one, self._visit.rank) for one in self._prepared]
-            self.start()
+            self._visit.on_turn, self._visit.on_end = self._send_granted, self.fail
+            self.send(self._visit.num_granted)
+
+    def _send_granted(self) -> None:
+        if self._visit is None or self._over or self.failure is not None:
+            return
+        try:
+            self.send(self._visit.num_granted - self._num_sent)
+        except HeadraceError as error:
+            self.fail(error)
+
+    def placed(self, request: Request) -> Request:
+        index, self._num_sent = self._num_sent, self._num_sent + 1
+        return request if self._visit is None else ranked(request, self._visit.rank(index))
 
     def fail(self, error: Exception) -> None:
         super().fail(error)
         if self._visit is not None:
             self._visit.fail(error)
 
-    def tokens_came(self, num_tokens: int) -> None:
+    def tokens_came(self, index: int, num_tokens: int) -> None:
         self._first_ns = self._first_ns or time.time_ns()
         if self._visit is not None:
-            self._visit.generated(num_tokens)
+            self._visit.generated(index, num_tokens)
+
+    def sequence_ended(self, index: int) -> None:
+        if self._visit is not None:
+            self._visit.ended(index)
 
     def close(self) -> None:
         if self._over:
