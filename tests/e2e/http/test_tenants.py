@@ -14,6 +14,7 @@ import httpx
 import pytest
 from served import LONG, Running, Script, held, running, scripted_llm, until
 
+from headrace.api.http.host import HostLimits
 from headrace.api.tenants.registry import Registry, Tenant, hash_key
 from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
@@ -28,10 +29,15 @@ def tenant(name: str, **fields: Any) -> Tenant:
 
 @contextmanager
 def serving(
-    script: Script, tenants: list[Tenant], path: Path | None = None, clock: Any = time.monotonic, **limits: Any
+    script: Script,
+    tenants: list[Tenant],
+    path: Path | None = None,
+    clock: Any = time.monotonic,
+    max_open: int = 1024,
+    **limits: Any,
 ) -> Iterator[tuple[Running, Tenancy]]:
     tenancy = Tenancy(Registry(tenants), UsageBook(path), TenancyLimits(**limits), clock)
-    with running(lambda: scripted_llm(script), tenancy=tenancy) as server:
+    with running(lambda: scripted_llm(script), tenancy=tenancy, limits=HostLimits(max_open=max_open)) as server:
         yield server, tenancy
 
 
@@ -168,6 +174,22 @@ def test_a_request_wider_than_a_tenants_share_goes_in_parts(script: Script) -> N
             "prompt_tokens": answer["usage"]["prompt_tokens"],
             "generation_tokens": answer["usage"]["completion_tokens"],
         }
+
+
+def test_one_tenant_cannot_fill_the_queue_for_all(script: Script) -> None:
+    tenants = [tenant("a"), tenant("b")]
+    with serving(held(script), tenants, max_open=4) as (server, _):
+        kept = [server.send_raw(CHAT, ENDLESS, "key-a") for _ in range(2)]
+        until(lambda: server.host.num_open == 2, "they are not open")
+        refused = ask(server, "a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert "2 sequences of a are open" in refused.json()["error"]["message"]
+        assert ask(server, "b", n=2).status_code == 200
+        assert ask(server, "b", n=3).json()["error"]["param"] == "n"  # it could never be let in
+        for one in kept:
+            one.close()
+        server.settled()
+        assert ask(server, "a").status_code == 200
 
 
 def test_what_had_no_turn_is_not_charged(script: Script) -> None:

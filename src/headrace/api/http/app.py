@@ -31,7 +31,7 @@ from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
 from .request_log import RequestLog
-from .tenants import Guarded, accounting, admit, tenant_routes
+from .tenants import Guarded, accounting, admit, tenant_of, tenant_routes
 
 log = logging.getLogger("headrace.serve")
 SWITCHED = {"/admin/tenants": "--tenants", "/v1/embeddings": "--embedding-model", "/debug/profile": "--profile"}
@@ -122,7 +122,7 @@ async def answer(
     prefix: str,
 ) -> Response:
     """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
-    host.check_room()
+    host.check_room(tenant=tenant_of(request))
     tenant = admit(host.tenancy, request)
     body = await host.intake.read(request, schema)
     host.check_model(body.model)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from headrace.obs.metrics import Metrics
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
 from ..protocol.codec import Codec, make_codec
+from ..tenants.registry import Tenant
 from ..tenants.tenancy import Tenancy
 from ..tenants.visit import Visit
 from ..text.answer_forms import Mark, ParserChoice
@@ -35,7 +37,8 @@ log = logging.getLogger("headrace.serve")
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """``max_open``: sequences accepted and not yet answered. ``keep_alive_s``: silence before a comment is sent.
+    """``max_open``: sequences accepted and not yet answered; of several tenants, one may have half of them open.
+    ``keep_alive_s``: silence before a comment is sent.
     ``write_timeout_s``: a client that takes or sends nothing for this long is gone. ``max_body_bytes``: of a request.
     ``peak_flops``: what the machine can do a second, for whoever divides by it; 0: unknown."""
 
@@ -77,6 +80,7 @@ class EngineHost:
         self.draining = False
         self.when_draining: list[Callable[[], None]] = []
         self.num_open = 0
+        self.open_by = Counter[str]()  # the same, by tenant
         self._generations: set[HostedGeneration] = set()
         self._hurried = False
         self._watcher: asyncio.Task[None] | None = None
@@ -118,28 +122,35 @@ class EngineHost:
         """Taken on and not yet answered."""
         return len(self._generations)
 
-    def check_room(self, count: int = 1) -> None:
-        """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full."""
+    def check_room(self, count: int = 1, tenant: Tenant | None = None) -> None:
+        """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full, or the
+        tenant's half of it."""
         self.check_open()
         if not self.llm.client.alive:
             raise unavailable("the engine is starting again")
-        self.check_count(count)
+        self.check_count(count, tenant)
         if self.num_open + count > self.limits.max_open:
             raise too_busy(self.limits.max_open)
+        if tenant is not None and self.open_by[tenant.name] + count > self._most_open(tenant):
+            raise too_busy(self._most_open(tenant), f" of {tenant.name}")
 
-    def check_count(self, count: int) -> None:
+    def check_count(self, count: int, tenant: Tenant | None = None) -> None:
         """Refuses what could never be let in, with 400."""
-        if count > self.limits.max_open:
-            words = f"asks for {count} sequences at once; at most {self.limits.max_open} can be open"
+        if count > self._most_open(tenant):
+            words = f"asks for {count} sequences at once; at most {self._most_open(tenant)} can be open"
             raise HttpError(400, words, field="n")
+
+    def _most_open(self, tenant: Tenant | None) -> int:
+        """What one may have open: half of it where others want to come in, too."""
+        alone = tenant is None or self.tenancy is None or len(self.tenancy.registry.tenants) < 2
+        return self.limits.max_open if alone else max(1, self.limits.max_open // 2)
 
     def generate(
         self, prepared: Sequence[Prepared], arrival: Arrival, marks: Mapping[int, Mark] | None = None
     ) -> HostedGeneration:
         """Takes the work on; the engine gets it when its turn comes. ``marks``: tokens that bound parts of answers."""
-        count = sum(len(one.requests) for one in prepared)
-        self.check_room(count)
         visit, tenant = None, arrival.tenant
+        self.check_room(sum(len(one.requests) for one in prepared), tenant)
         if self.tenancy is not None and tenant is not None:
             costs = turn_costs(prepared)
             self.tenancy.admit_prompt(tenant, sum(costs))
@@ -172,6 +183,9 @@ class EngineHost:
             self.llm = await asyncio.to_thread(self._start_again)
         except HeadraceError as error:
             log.error("the engine did not come back: %s", error)
+            return
+        except Exception:  # a full disk, no process to be had: it may pass, and nobody else would try again
+            log.exception("the engine did not come back")
             return
         self.metrics.add("engine_restarts")
         log.warning("the engine is back")

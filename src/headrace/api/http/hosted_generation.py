@@ -41,10 +41,15 @@ class HostedGeneration(Generation):
         self._visit = visit
         self._num_sent = 0
         self._count = sum(len(one.requests) for one in prepared)
-        host.num_open += self._count
+        self._count_open(self._count)
         host._generations.add(self)
         if visit is None:
             self.start()
+
+    def _count_open(self, count: int) -> None:
+        self._host.num_open += count
+        if self._arrival.tenant is not None:
+            self._host.open_by[self._arrival.tenant.name] += count
 
     async def turn(self) -> None:
         """Returns once work is with the engine; a tenant's further sequences follow as their turns come. Raises
@@ -85,7 +90,7 @@ class HostedGeneration(Generation):
             return
         self._over, cut = True, not self.finished
         super().close()
-        self._host.num_open -= self._count
+        self._count_open(-self._count)
         self._host._generations.discard(self)
         if self._visit is not None:
             self._visit.end(self.usage.cached_tokens)

@@ -1,6 +1,6 @@
 """Tenancy: keys, rates, turns and usage of all tenants in one place. Used on one thread, the server's loop.
 
-``admit_request`` and ``admit_prompt`` refuse before any work; a Visit (``visit.py``) then goes with the request to its end.
+``admit_request`` and ``admit_prompt`` refuse before any work; a Visit (``visit.py``) goes with the request to its end.
 """
 
 from __future__ import annotations
