@@ -221,7 +221,7 @@ class Speculator:
 
 
 def last_tokens(plan: StepPlan, verdict: Verdict) -> IntArray:
-    """(S,): the last token that each slice emits; -1 where none was asked for, NOTHING_DRAWN where none could be drawn."""
+    """(S,): the last token that each slice emits; -1 where none was asked of it, NOTHING_DRAWN where none was drawn."""
     last = np.full(len(plan.seq_ids), -1, dtype=np.int32)
     for s, run in zip(np.flatnonzero(plan.samples).tolist(), verdict.runs):
         last[s] = run.tokens[-1] if len(run.tokens) else NOTHING_DRAWN
