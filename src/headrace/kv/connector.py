@@ -159,10 +159,15 @@ class StoreConnector:
         if self._saver is not None and not self.off:
             self._saver.add(Grain(key, session.tenant, index, session.turn, blocks, session.ttl_class))
 
-    def note_stored(self, keys: Sequence[bytes]) -> None:
-        """These need not be saved. From fetch threads."""
+    def learn(self, keys: Sequence[bytes], match: StoreMatch) -> None:
+        """What a look-up told: what is stored need not be saved, what has gone must be again. From fetch threads."""
         if self._saver is not None:
-            self._saver.note_stored(keys)
+            self._saver.learn(keys, match)
+
+    def missed(self, key: bytes, kind: int) -> None:
+        """A value could not be read: it is to be saved again. From fetch threads."""
+        if self._saver is not None:
+            self._saver.missed([(key, kind)])
 
     def flush(self) -> None:
         if self._saver is not None and not self.off:

@@ -71,7 +71,7 @@ class HostTier:
         end = usable_grains(specs, blocks.grains, has)
         if end > alone.grains:
             self._store.release(alone.lease)
-            return replace(blocks, grains=end)
+            return replace(blocks, grains=end, windows_elsewhere=True)
         self._store.release(blocks.lease)
         return alone
 

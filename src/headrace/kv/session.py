@@ -124,8 +124,8 @@ class StoreSession:
         match = store.match(keys, specs)
         if match.grains > 1:  # what everybody shares says nothing about a conversation
             self.turn = match.turn + 1
-        self._connector.note_stored(keys[: match.grains])
         try:
+            self._connector.learn(keys, match)
             return self._fetch(opened, keys, match) if match.grains > self._first_grain else ({}, 0, 0)
         finally:
             store.release(match.lease)
@@ -148,8 +148,10 @@ class StoreSession:
             for (grain, spec), value in zip(wanted, values):
                 if value is not None:
                     payloads[grain, int(spec.kind)] = value
-                elif spec.kind is RecordKind.BLOCK:
-                    break  # nothing behind it is of use
+                else:
+                    self._connector.missed(keys[grain], int(spec.kind))
+                    if spec.kind is RecordKind.BLOCK:
+                        break  # nothing behind it is of use
                 if self._answer is not None:  # cancelled, or late
                     break
         return payloads, self._usable(payloads, end), size
