@@ -138,9 +138,10 @@ def _opened(errand: Errand, space: bytes, specs: Sequence[RecordSpec], kv_fetch:
     """The store, and who reads from it. Raises as ``open_store_at`` does."""
     store, elsewhere = open_store_at(errand), is_address(errand.place)
     if kv_fetch == "thread":
-        return OpenStore(store, space, elsewhere)
+        return OpenStore(store, space, elsewhere, place=errand.place)
     try:
-        return OpenStore(store, space, elsewhere, open_fetcher(errand, max(spec.bytes_per_grain for spec in specs)))
+        fetcher = open_fetcher(errand, max(spec.bytes_per_grain for spec in specs))
+        return OpenStore(store, space, elsewhere, fetcher, place=errand.place)
     except BaseException:
         store.close()
         raise

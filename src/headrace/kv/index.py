@@ -30,6 +30,19 @@ SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last
 LENGTH = struct.Struct("<12xI58x")  # of an entry
 LIFETIMES = np.array([TTL_S[ttl_class] for ttl_class in range(len(TTL_S))])
 ANY_SPACE = bytes(16)
+MOST_SEGMENT = 2**32 - 1  # of their numbers
+
+LMDB_DAMAGED = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.VersionMismatchError,
+    lmdb.PageNotFoundError,
+    lmdb.IncompatibleError,
+)
+DAMAGED = (*LMDB_DAMAGED, struct.error, ValueError, LookupError, ArithmeticError)
+"""What an index raises whose file is damaged, by LMDB or by whoever takes its content apart: it is to be built anew."""
+TROUBLE = (OSError, lmdb.Error, *DAMAGED)
+"""What disk and index may raise; each is a miss, or a value not stored."""
 
 EntryKey = bytes
 """A grain's 32-byte key and one byte for the kind."""
@@ -66,7 +79,10 @@ class Entry:
 
     @classmethod
     def unpack(cls, data: bytes) -> Entry:
-        return cls(*ENTRY.unpack(data))
+        entry = cls(*ENTRY.unpack(data))
+        if entry.offset >= 2**63:
+            raise lmdb.CorruptedError("an entry lies where no file reaches")
+        return entry
 
 
 @dataclass(slots=True)
@@ -150,16 +166,27 @@ class Change:
 
 
 class Index:
-    """Opens or creates, in an existing folder. Raises lmdb.Error, OSError."""
+    """Opens or creates, in an existing folder. This and every call raise what ``TROUBLE`` names."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._env, self._held = ENVIRONMENTS.take(folder, disk or Disk())
-        self._env.reader_check()  # slots of readers that were killed
-        self.entries = self._env.open_db(b"entries")
-        self.segments = self._env.open_db(b"segments")
-        self.tenants = self._env.open_db(b"tenants")
-        self.meta = self._env.open_db(b"meta")
+        try:
+            self._env.reader_check()  # slots of readers that were killed
+            self.entries = self._env.open_db(b"entries")
+            self.segments = self._env.open_db(b"segments")
+            self.tenants = self._env.open_db(b"tenants")
+            self.meta = self._env.open_db(b"meta")
+        except BaseException:  # else the next one would be given this environment, whatever lies there by then
+            ENVIRONMENTS.give(self._held)
+            raise
         self._reader = _reader_of(folder / "data.mdb")
+
+    def check(self) -> None:
+        """Reads what opening a store does not read otherwise. Raises what ``DAMAGED`` names."""
+        with self._env.begin() as txn:
+            for _, data in txn.cursor(db=self.tenants):
+                TENANT.unpack(data)
+            int(bytes(txn.get(b"next", b"1", db=self.meta)))
 
     @contextmanager
     def change(self) -> Iterator[Change]:

@@ -14,9 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lmdb
-
-from headrace.contract.errors import StoreError
+from headrace.contract.errors import StoreError, reason
 
 from . import reclaim
 from .ages import CHAT, expired
@@ -26,7 +24,7 @@ from .counts import Counts
 from .disk import Disk
 from .facts import facts_of
 from .health import Health
-from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
+from .index import ANY_SPACE, TROUBLE, Entry, EntryKey, Index, entry_key
 from .place import refuse_foreign
 from .policy import Policy
 from .records import Match, RecordSpec, StoreMatch, usable_grains
@@ -36,7 +34,6 @@ from .uses import Uses
 from .writer import SegmentWriter, open_segment
 
 SEGMENT_BYTES = 64 << 20
-Trouble = (OSError, lmdb.Error)
 
 
 class LocalStore:
@@ -82,7 +79,7 @@ class LocalStore:
             for path in (self.segments, place):
                 self.disk.make_folder(path)
             index, self.counts.recovered = open_index(self.disk, self.segments, place)
-        except Trouble as error:
+        except TROUBLE as error:
             raise StoreError(str(self.folder), f"cannot be opened: {error}") from error
         return index
 
@@ -92,21 +89,21 @@ class LocalStore:
         """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
         try:
             return self.index.served([entry_key(*key) for key in keys], self.name_space, self.clock())
-        except Trouble:
+        except TROUBLE:
             return [False] * len(keys)
 
     def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
         """Bytes of values; 0 for what is not here."""
         try:
             return self.index.lengths(entry_key(*key) for key in keys)
-        except Trouble:
+        except TROUBLE:
             return [0] * len(keys)
 
     def turn_of(self, key: bytes, kind: int) -> int:
         """The turn a value was stored in; 0 when it is not here."""
         try:
             entry = self.index.get(entry_key(key, kind))
-        except Trouble:
+        except TROUBLE:
             return 0
         return 0 if entry is None else entry.turn
 
@@ -127,7 +124,7 @@ class LocalStore:
         try:
             names = [key + kind for key in keys for kind in kinds]
             return self.index.leading(names, self.name_space, self.clock()) // len(specs)
-        except Trouble:
+        except TROUBLE:
             return 0
 
     def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
@@ -158,10 +155,10 @@ class LocalStore:
                 break
             except FileNotFoundError:
                 continue
-            except Trouble as error:
+            except TROUBLE as error:
                 self.counts.failed_reads += 1
                 if not self._closed:
-                    self.health.failed("reading", error)
+                    self.health.failed("reading", reason(error))
                 break
         if value is None:
             self.counts.misses += 1
@@ -202,7 +199,7 @@ class LocalStore:
 
     def flush_uses(self) -> None:
         """Writes down what was used since the last time: the order in which values leave."""
-        with contextlib.suppress(*Trouble):
+        with contextlib.suppress(*TROUBLE):
             self._uses.flush()
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -231,8 +228,8 @@ class LocalStore:
             try:
                 stored = self._store(head, payload)
                 self.health.worked("writing")
-            except Trouble as error:
-                self.health.failed("writing", error)
+            except TROUBLE as error:
+                self.health.failed("writing", reason(error))
                 stored = False
             self.counts.puts += stored
             self.counts.failed_puts += not stored
@@ -271,7 +268,7 @@ class LocalStore:
 
     def seal(self) -> None:
         """Closes the open segment, so that it may be collected and outlives a power failure."""
-        with self.lock, contextlib.suppress(*Trouble):
+        with self.lock, contextlib.suppress(*TROUBLE):
             writer, self._writer = self._writer, None
             if writer is not None:
                 writer.seal()
@@ -290,14 +287,14 @@ class LocalStore:
         try:
             with self.index.change() as change:
                 return change.remove(entry_key(key, kind))
-        except Trouble:
+        except TROUBLE:
             return False
 
     def names(self) -> Iterator[tuple[bytes, int]]:
         """(key, kind) of everything that is here. Raises StoreError when the index cannot be read."""
         try:
             entries = self.index.all_entries()
-        except Trouble as error:
+        except TROUBLE as error:
             raise StoreError(str(self.folder), f"cannot be listed: {error}") from error
         return ((name[:-1], name[-1]) for name, _ in entries)
 

@@ -10,22 +10,17 @@ import logging
 import time
 from pathlib import Path
 
-import lmdb
-
 from .disk import Disk, write_all
-from .index import Entry, Index, entry_key
+from .index import DAMAGED, MOST_SEGMENT, Entry, Index, entry_key
 from .segment import FOOT, PAGE, ValueHead, encode_mark, read_payload, scan
 from .writer import PART, SEALED, part_path, sealed_path
 
 log = logging.getLogger("headrace.kv")
 
 
-DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError)
-
-
 def open_index(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
     """The index at ``place`` of the segments in ``folder``, in agreement with them, and how many values were found
-    again. A damaged one is built anew. Raises OSError and lmdb.Error."""
+    again. A damaged one is built anew. Raises what ``TROUBLE`` names."""
     try:
         return _open_recovered(disk, folder, place)
     except DAMAGED as error:
@@ -37,6 +32,7 @@ def open_index(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
 def _open_recovered(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
     index = Index(place, disk)
     try:
+        index.check()
         return index, recover(disk, folder, index)
     except BaseException:
         index.close()
@@ -60,7 +56,7 @@ def recover(disk: Disk, folder: Path, index: Index) -> int:
 def _files(folder: Path) -> dict[int, Path]:
     out = {}
     for path in folder.iterdir():
-        if path.suffix in (PART, SEALED) and path.stem.isdecimal():
+        if path.suffix in (PART, SEALED) and path.stem.isdecimal() and int(path.stem) <= MOST_SEGMENT:
             out[int(path.stem)] = path
     return out
 
