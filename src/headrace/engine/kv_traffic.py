@@ -35,7 +35,7 @@ def open_session(
         request.adapter,
         core.cached_tokens(seq_id) if reads else -1,
         wake,
-        request.cache_salt,
+        request.tenant or request.cache_salt,
         request.kv_class,
     )
 

@@ -86,6 +86,7 @@ def test_caches_are_apart_unless_shared(script: Script) -> None:
             ask(server, name, cache_salt="s")
         salts = [request.cache_salt for request in server.requests]
         assert salts == [*(joined("tenant", name, "s") for name in "ab"), *[joined("shared", "s")] * 2]
+        assert [request.tenant for request in server.requests] == [*"abcd"]
 
 
 def test_nobody_spells_another_tenant_s_salt(script: Script) -> None:

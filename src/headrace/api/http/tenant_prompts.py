@@ -22,9 +22,11 @@ def ranked(prepared: Prepared, rank: int) -> Prepared:
 
 
 def salted(prepared: Prepared, tenant: Tenant) -> Prepared:
-    """The same prompt, findable in the cache by this tenant only, or by those who share. Timing tells nobody what
-    others asked."""
+    """The same prompt as this tenant's own, findable in the cache by it only, or by those who share. Timing tells nobody
+    what others asked."""
     whose = ("shared",) if tenant.share_cache else ("tenant", tenant.name)
-    replace = msgspec.structs.replace
-    requests = [replace(request, cache_salt=joined(*whose, request.cache_salt)) for request in prepared.requests]
+    requests = [
+        msgspec.structs.replace(request, cache_salt=joined(*whose, request.cache_salt), tenant=tenant.name)
+        for request in prepared.requests
+    ]
     return dataclasses.replace(prepared, requests=requests)
