@@ -1,4 +1,4 @@
-"""Salts: who may find what in a cache. A plain one is its caller's text; a joined one is made here, of a kind and parts.
+"""Salts: who may find what in a cache. A plain one is its caller's text; a joined one is made here, of parts.
 
 A joined salt begins with a character that no plain one may hold and says how long each part is. So no text of a
 caller's spells a joined salt, and no two lists of parts give one. Never join salts otherwise.

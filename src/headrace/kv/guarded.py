@@ -52,8 +52,9 @@ class Guarded:
         self._call("releasing", lambda: self._store.release(lease), None)
 
     def has(self, keys: Sequence[Name]) -> list[bool]:
-        held = self._call("looking up", lambda: self._store.has(keys), [])
-        return held if len(held) == len(keys) else [False] * len(keys)
+        nothing = [False] * len(keys)
+        held = self._call("looking up", lambda: self._store.has(keys), nothing)
+        return held if len(held) == len(keys) else nothing
 
     def put(
         self, key: bytes, kind: int, payload: Bytes, *, tenant: bytes, depth: int, turn: int, ttl_class: int

@@ -75,6 +75,6 @@ def next_key(parent: bytes, grain: Sequence[int], extras: bytes = b"") -> bytes:
 
 
 def tenant_tag(name: str) -> bytes:
-    """16 bytes that mark a tenant's entries for purging and quotas; they do not lead to its keys. ``name``: its name, or,
+    """16 bytes that mark a tenant's entries for purging and quotas; they do not lead to its keys. ``name``: its name;
     where no tenants are configured, a salt."""
     return hashlib.sha256(b"headrace.kv.tenant/1" + name.encode()).digest()[:16]

@@ -83,9 +83,7 @@ class StoreMatch:
     def proven(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> list[tuple[bytes, int]]:
         """What of the chain ``keys`` the store is known to hold: of each kind the grains that had to be there."""
         told = [spec for spec in specs if spec.match is Match.ALL or not self.windows_elsewhere]
-        return [
-            (key, int(spec.kind)) for spec in told for key in keys[spec.first_needed(self.grains) : self.grains]
-        ]
+        return [(key, int(spec.kind)) for spec in told for key in keys[spec.first_needed(self.grains) : self.grains]]
 
 
 def most_grains(specs: Sequence[RecordSpec], num_tokens: int) -> int:

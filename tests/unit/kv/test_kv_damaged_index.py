@@ -54,7 +54,7 @@ def test_nonsense_in_the_index_is_a_miss_and_gone_at_the_next_opening(
     assert len(store.has([(key, 0) for key in keys])) == 6
     assert len(store.sizes([(key, 0) for key in keys])) == 6
     assert 0 <= store.match(keys, [BLOCK]).grains <= 5
-    assert 0 <= store.turn_of(keys[1], 0)
+    assert store.turn_of(keys[1], 0) >= 0
     found(store, 1)
     put(store, 9)
     store.delete(key_of(8), 0)

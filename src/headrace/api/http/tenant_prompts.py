@@ -22,8 +22,8 @@ def ranked(prepared: Prepared, rank: int) -> Prepared:
 
 
 def salted(prepared: Prepared, tenant: Tenant) -> Prepared:
-    """The same prompt as this tenant's own, findable in the cache by it only, or by those who share. Timing tells nobody
-    what others asked."""
+    """The same prompt as this tenant's own, findable in the cache by it only, or by those who share. Timing tells
+    nobody what others asked."""
     whose = ("shared",) if tenant.share_cache else ("tenant", tenant.name)
     requests = [
         msgspec.structs.replace(request, cache_salt=joined(*whose, request.cache_salt), tenant=tenant.name)
