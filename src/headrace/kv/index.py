@@ -109,6 +109,12 @@ class Change:
         self._credit(entry, -entry.span)
         return True
 
+    def remove_at(self, key: EntryKey, entry: Entry) -> bool:
+        """Takes an entry out if it is still where it was; false when it has gone or moved."""
+        now = self.get(key)
+        here = now is not None and (now.segment, now.offset) == (entry.segment, entry.offset)
+        return here and self.remove(key)
+
     def segment(self, number: int) -> SegmentRow | None:
         data = self._txn.get(struct.pack(">I", number), db=self._index.segments)
         return None if data is None else SegmentRow(*SEGMENT.unpack(bytes(data)))

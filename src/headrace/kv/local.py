@@ -195,10 +195,7 @@ class LocalStore:
     def _drop_damaged(self, name: EntryKey, entry: Entry) -> None:
         """Drops an entry whose bytes are not what they should be, unless it points elsewhere by now."""
         with self.index.change() as change:
-            now = change.get(name)
-            if now is not None and (now.segment, now.offset) == (entry.segment, entry.offset):
-                change.remove(name)
-                self.counts.damaged += 1
+            self.counts.damaged += change.remove_at(name, entry)
 
     def flush_uses(self) -> None:
         """Writes down what was used since the last time: the order in which values leave."""

@@ -134,7 +134,7 @@ def collect(store: LocalStore, *, everything: bool = False) -> bool:
     most = row.size - 2 * PAGE - 1 if everything else WORTH_MOVING * row.size
     if row.live > most:
         return False
-    if row.live and not _move(store, number):
+    if row.live and not _empty(store, number):
         return False
     store.disk.remove(sealed_path(store.segments, number))
     with store.index.change() as change:
@@ -142,10 +142,22 @@ def collect(store: LocalStore, *, everything: bool = False) -> bool:
     return True
 
 
-def _move(store: LocalStore, number: int) -> bool:
-    """Copies what lives in a segment to the open one; damaged values are left behind."""
+def _forget_entries(store: LocalStore, number: int) -> None:
+    """What still refers to a segment that is gone."""
+    lost = [(key, entry) for key, entry in store.index.all_entries() if entry.segment == number]
+    with store.index.change() as change:
+        for key, entry in lost:
+            change.remove_at(key, entry)
+
+
+def _empty(store: LocalStore, number: int) -> bool:
+    """Copies what lives in a segment to the open one; damaged values are left behind. False when some still lives."""
+    try:
+        fd = open_segment(store.disk, store.segments, number)
+    except FileNotFoundError:  # another engine was faster
+        _forget_entries(store, number)
+        return True
     living = [(key, entry) for key, entry in store.index.all_entries() if entry.segment == number]
-    fd = open_segment(store.disk, store.segments, number)
     try:
         for key, entry in living:
             _move_value(store, fd, key, entry)
@@ -160,8 +172,7 @@ def _move_value(store: LocalStore, fd: int, key: EntryKey, entry: Entry) -> None
     payload = None if head is None or head.dead else read_payload(store.disk, fd, entry.offset, head)
     if head is None or payload is None or head.key != key[:-1]:
         with store.index.change() as change:
-            change.remove(key)
-        store.counts.damaged += 1
+            store.counts.damaged += change.remove_at(key, entry)
         return
     writer, offset = store.append(head, payload)
     moved = (writer.number, offset, entry.length, entry.kind, entry.ttl_class, entry.depth, entry.turn)

@@ -23,6 +23,15 @@ def sealed_path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{SEALED}"
 
 
+def segment_files(folder: Path) -> dict[int, Path]:
+    """What a folder holds, by number; of each the name it had when it was listed."""
+    files = {}
+    for path in folder.iterdir():
+        if path.suffix in (PART, SEALED) and path.stem.isdecimal():
+            files[int(path.stem)] = path
+    return files
+
+
 class SegmentWriter:
     """Raises OSError from every call; after one from ``append``, ``broken`` says whether it may be called again."""
 
