@@ -19,7 +19,7 @@ from .client import RemoteStore
 from .host_memory import HostMemory
 from .segment import checksum
 from .service import Frames, Service
-from .wire import MOST_ITEMS, Answer, Get, Got, Has, Held, Refused, Request
+from .wire import MOST_ITEMS, Answer, Get, Got, Has, Held, Refused, Request, that_fit
 
 TIMEOUT_S = 1.0
 FIND_TIMEOUT_S = 2.0  # after which no further engine is asked
@@ -44,6 +44,8 @@ class MemoryServer(Service):
                 return Held(number=request.number, held=self._memory.has(request.names)), []
             case Get(ranges=None):
                 values = [self._memory.get(*name) for name in request.names]
+                fit = that_fit([0 if value is None else len(value) for value in values])
+                values = [value if fits else None for value, fits in zip(values, fit)]
                 frames = [value.data for value in values if value is not None]
                 crcs = [checksum(value) for value in values if value is not None]
                 return Got(number=request.number, there=[value is not None for value in values], crcs=crcs), frames
