@@ -67,6 +67,10 @@ class SegmentWriter:
         except OSError:
             self.broken = True
 
+    def destroy(self, offset: int, head: ValueHead) -> None:
+        """Makes a value that was appended unreadable for good."""
+        overwrite(self._disk, self._fd, offset, head)
+
     def seal(self) -> None:
         """Foot, sync, rename: from here on the segment is nobody's and everybody's."""
         try:

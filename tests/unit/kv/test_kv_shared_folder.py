@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kv_values import found, key_of, put
 
-from headrace.kv import reclaim
+from headrace.kv import collection
 from headrace.kv.index import Entry, entry_key
 from headrace.kv.local import LocalStore
 from headrace.kv.opening import Errand, open_store_at
@@ -64,8 +64,8 @@ def test_a_segment_that_another_engine_collects_first_is_no_error(tmp_path: Path
         return opened(path, write=write)
 
     store.disk.open = gone  # type: ignore[method-assign]
-    assert reclaim.collect(store)
-    assert not reclaim.collect(store)
+    assert collection.collect(store)
+    assert not collection.collect(store)
     assert segment not in store.index.all_segments()
     assert not found(store, 3)
     assert put(store, 3)
