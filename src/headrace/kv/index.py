@@ -173,6 +173,11 @@ class Index:
         with self._env.begin(write=True) as txn:
             yield Change(txn, self)
 
+    def next_segment(self) -> int:
+        """A number nobody had before."""
+        with self.change() as change:
+            return change.next_segment()
+
     def get(self, key: EntryKey) -> Entry | None:
         with self._env.begin() as txn:
             return Change(txn, self).get(key)

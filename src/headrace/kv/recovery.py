@@ -61,7 +61,7 @@ def _adopt(disk: Disk, folder: Path, number: int, index: Index) -> int:
     """Seals the segment of a writer that has died; 0 when it lives. Raises FileNotFoundError when it is gone."""
     fd = disk.open(part_path(folder, number), write=True)
     try:
-        if not disk.lock(fd):
+        if not disk.lock(fd, part_path(folder, number)):  # its writer lives, or has just sealed it
             return 0
         values = _complete(disk, fd, number)
         end = max((offset + head.span for offset, head in values), default=PAGE)

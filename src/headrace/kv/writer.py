@@ -7,12 +7,14 @@ ever written. Only complete values leave ``append``.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from .disk import Disk, write_all
 from .segment import FOOT, HEAD, PAGE, Bytes, ValueHead, encode_head, encode_mark, padded
 
 PART, SEALED = ".part", ".seg"
+ATTEMPTS = 4  # at a new segment
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -32,6 +34,10 @@ def segment_files(folder: Path) -> dict[int, Path]:
     return files
 
 
+class Taken(OSError):
+    """Somebody who cleans up was faster than the lock: the file may have no name any more. The number is lost."""
+
+
 class SegmentWriter:
     """Raises OSError from every call; after one from ``append``, ``broken`` says whether it may be called again."""
 
@@ -40,8 +46,8 @@ class SegmentWriter:
         self._fd = disk.create(part_path(folder, number))
         self.size, self.count, self.broken = PAGE, 0, False
         try:
-            if not disk.lock(self._fd):  # somebody who cleans up was faster: the number is lost
-                raise OSError(0, f"segment {number} was taken for a dead one")
+            if not disk.lock(self._fd, part_path(folder, number)):
+                raise Taken(0, f"segment {number} was taken for a dead one")
             write_all(disk, self._fd, [encode_mark(HEAD, number, 0)], 0)
         except OSError:
             disk.close(self._fd)
@@ -84,6 +90,14 @@ class SegmentWriter:
         """Lets go without sealing; whoever opens the store next cleans up."""
         with contextlib.suppress(OSError):
             self._disk.close(self._fd)
+
+
+def new_writer(disk: Disk, folder: Path, next_number: Callable[[], int]) -> SegmentWriter:
+    """One with a number nobody had; again with the next where somebody took the file away. Raises OSError."""
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(Taken):
+            return SegmentWriter(disk, folder, next_number())
+    return SegmentWriter(disk, folder, next_number())
 
 
 def open_segment(disk: Disk, folder: Path, number: int, *, write: bool = False) -> int:
