@@ -75,7 +75,7 @@ class Neighbours:
         self._directory = RemoteStore(directory, secret=secret, timeout_s=timeout_s)
         self._engines: OrderedDict[str, RemoteStore] = OrderedDict()
         self._seen: OrderedDict[Name, str] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._thread = threading.Thread(target=self._server.run, name="headrace-kv-memory", daemon=True)
         self._thread.start()
 
@@ -123,6 +123,8 @@ class Neighbours:
             engine = self._engines.pop(address, None) or RemoteStore(address, **self._settings)
             self._engines[address] = engine
             old = self._engines.popitem(last=False)[1] if len(self._engines) > MOST_ENGINES else None
+            if self._closed:
+                engine.close()  # whoever still asks has a miss
         if old is not None:
             old.close()
         return engine
@@ -132,5 +134,7 @@ class Neighbours:
         self._directory.withdraw(self.address)
         self._server.stop()
         self._thread.join(CLOSE_TIMEOUT_S)
-        for store in (self._directory, *self._engines.values()):
+        with self._lock:
+            self._closed, engines = True, list(self._engines.values())
+        for store in (self._directory, *engines):
             store.close()
