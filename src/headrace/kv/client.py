@@ -89,12 +89,15 @@ class RemoteStore:
 
     # -- what a connector asks ----------------------------------------------------------------------------------
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
         rules = [
             KindRule(int(s.kind), 0 if s.match is Match.ALL else s.window) for s in specs if s.match is not Match.NONE
         ]
         answer = self._call(
-            lambda n: Check(number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s), Checked
+            lambda n: Check(
+                number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s, again=again
+            ),
+            Checked,
         )
         return StoreMatch(0) if answer is None else StoreMatch(answer[0].grains, answer[0].turn, answer[0].lease)
 

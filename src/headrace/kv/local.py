@@ -111,7 +111,7 @@ class LocalStore:
             return 0
         return 0 if entry is None else entry.turn
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
         """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
         if all(spec.match is Match.ALL for spec in specs):
             end = self._leading(keys, specs)
@@ -119,7 +119,7 @@ class LocalStore:
             names = [(key, int(spec.kind)) for key in keys for spec in specs]
             held = dict(zip(names, self.has(names)))
             end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
-        self.observe(keys, end, [int(spec.kind) for spec in specs])
+        self.observe(keys, end, [int(spec.kind) for spec in specs], again)
         return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
 
     def _leading(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> int:
@@ -131,9 +131,9 @@ class LocalStore:
         except Trouble:
             return 0
 
-    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
-        """A chain was asked for and so much of it found: what decides who leaves."""
-        self._uses.note_chain(keys, found, kinds)
+    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int], again: bool = False) -> None:
+        """A chain was asked for (``again`` by the same request) and so much of it found: what decides who leaves."""
+        self._uses.note_chain(keys, found, kinds, again)
 
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
         del lease

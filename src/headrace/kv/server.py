@@ -93,7 +93,7 @@ class StoreServer(Service):
         names = [(key, rule.kind) for key in request.keys for rule in request.rules]
         held = dict(zip(names, self._store.has(names)))
         end = _usable(request, held)
-        self._store.observe(request.keys, end, [rule.kind for rule in request.rules])
+        self._store.observe(request.keys, end, [rule.kind for rule in request.rules], request.again)
         needed = [(k, r.kind) for r in request.rules for k in request.keys[r.first_needed(end) : end]]
         kinds = sorted({kind for key, kind in needed})
         nothing = Checked(number=request.number, grains=0, kinds=[], lease=0, expires_in_s=0.0, turn=0)

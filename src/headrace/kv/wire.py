@@ -45,11 +45,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t"):
 
 
 class Check(Message, frozen=True, kw_only=True, tag="check"):
-    """How much of a chain is here? Grants a lease on what is."""
+    """How much of a chain is here? Grants a lease on what is. ``again``: the same request has asked before, about other
+    kinds say: it is no further turn of a conversation."""
 
     keys: Annotated[list[Key], Meta(max_length=MOST_ITEMS)]
     rules: Annotated[list[KindRule], Meta(min_length=1, max_length=8)]
     lease_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    again: bool = False
 
 
 class Has(Message, frozen=True, kw_only=True, tag="has"):
