@@ -129,7 +129,8 @@ def purge_command(
 @flagged
 def gc_command(report: ReportFlags, where: StoreFlags) -> None:
     """Drop what is too old and give back every byte nobody refers to."""
-    from headrace.kv.reclaim import collect, expire
+    from headrace.kv.collection import collect
+    from headrace.kv.reclaim import expire
 
     with opened(where.folder()) as store:
         before = store.stat()["file_bytes"]

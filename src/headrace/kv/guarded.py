@@ -40,9 +40,9 @@ class Guarded:
         self._health.worked(what)
         return answer
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
         """Never more than was asked for."""
-        match = self._call("looking up", lambda: self._store.match(keys, specs), StoreMatch(0))
+        match = self._call("looking up", lambda: self._store.match(keys, specs, again), StoreMatch(0))
         return match if 0 <= match.grains <= len(keys) else replace(match, grains=0)
 
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:

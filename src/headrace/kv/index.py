@@ -30,7 +30,6 @@ SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last
 LENGTH = struct.Struct("<12xI58x")  # of an entry
 LIFETIMES = np.array([TTL_S[ttl_class] for ttl_class in range(len(TTL_S))])
 ANY_SPACE = bytes(16)
-MOST_SEGMENT = 2**32 - 1  # of their numbers
 
 LMDB_DAMAGED = (
     lmdb.CorruptedError,
@@ -125,6 +124,12 @@ class Change:
         self._credit(entry, -entry.span)
         return True
 
+    def remove_at(self, key: EntryKey, entry: Entry) -> bool:
+        """Takes an entry out if it is still where it was; false when it has gone or moved."""
+        now = self.get(key)
+        here = now is not None and (now.segment, now.offset) == (entry.segment, entry.offset)
+        return here and self.remove(key)
+
     def segment(self, number: int) -> SegmentRow | None:
         data = self._txn.get(struct.pack(">I", number), db=self._index.segments)
         return None if data is None else SegmentRow(*SEGMENT.unpack(bytes(data)))
@@ -193,6 +198,11 @@ class Index:
         """One transaction, all or nothing."""
         with self._env.begin(write=True) as txn:
             yield Change(txn, self)
+
+    def next_segment(self) -> int:
+        """A number nobody had before."""
+        with self.change() as change:
+            return change.next_segment()
 
     def get(self, key: EntryKey) -> Entry | None:
         with self._env.begin() as txn:

@@ -25,13 +25,14 @@ from .disk import Disk
 from .facts import facts_of
 from .health import Health
 from .index import ANY_SPACE, TROUBLE, Entry, EntryKey, Index, entry_key
+from .lookup import read_value
 from .place import refuse_foreign
 from .policy import Policy
 from .records import Match, RecordSpec, StoreMatch, usable_grains
 from .recovery import open_index
-from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
+from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, page_crcs
 from .uses import Uses
-from .writer import SegmentWriter, open_segment
+from .writer import SegmentWriter, new_writer
 
 SEGMENT_BYTES = 64 << 20
 
@@ -107,7 +108,7 @@ class LocalStore:
             return 0
         return 0 if entry is None else entry.turn
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
         """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
         if all(spec.match is Match.ALL for spec in specs):
             end = self._leading(keys, specs)
@@ -115,7 +116,7 @@ class LocalStore:
             names = [(key, int(spec.kind)) for key in keys for spec in specs]
             held = dict(zip(names, self.has(names)))
             end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
-        self.observe(keys, end, [int(spec.kind) for spec in specs])
+        self.observe(keys, end, [int(spec.kind) for spec in specs], again)
         return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
 
     def _leading(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> int:
@@ -127,9 +128,9 @@ class LocalStore:
         except TROUBLE:
             return 0
 
-    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
-        """A chain was asked for and so much of it found: what decides who leaves."""
-        self._uses.note_chain(keys, found, kinds)
+    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int], again: bool = False) -> None:
+        """A chain was asked for (``again`` by the same request) and so much of it found: what decides who leaves."""
+        self._uses.note_chain(keys, found, kinds, again)
 
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
         del lease
@@ -146,12 +147,12 @@ class LocalStore:
         """The value, checked; None is a miss, whatever the reason."""
         name = entry_key(key, kind)
         value = None
-        for _ in range(2):  # a value that was moved between the look-up and the read is found at the second try
+        for last in (False, True):  # a value that was moved between the look-up and the read is found at the second try
             try:
                 entry = self.index.get(name)
                 if entry is None or not self._serves_entry(entry):
                     break
-                value = self._read(name, key, entry)
+                value = read_value(self, name, entry, last=last)
                 break
             except FileNotFoundError:
                 continue
@@ -172,30 +173,6 @@ class LocalStore:
     def _serves_entry(self, entry: Entry) -> bool:
         ours = self.name_space in (ANY_SPACE, entry.name_space)
         return ours and not expired(entry.ttl_class, entry.used, self.clock())
-
-    def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
-        fd = open_segment(self.disk, self.segments, entry.segment)
-        try:
-            page = read_page(self.disk, fd, entry.offset)
-            head = None if page is None else decode_head(page)
-            same = head is not None and (head.key, head.kind, head.length) == (key, entry.kind, entry.length)
-            if head is None or not same or head.dead or head.name_space != entry.name_space:
-                value = None
-            else:
-                value = read_payload(self.disk, fd, entry.offset, head)
-            if value is None:
-                self._drop_damaged(name, entry)
-            return value
-        finally:
-            self.disk.close(fd)
-
-    def _drop_damaged(self, name: EntryKey, entry: Entry) -> None:
-        """Drops an entry whose bytes are not what they should be, unless it points elsewhere by now."""
-        with self.index.change() as change:
-            now = change.get(name)
-            if now is not None and (now.segment, now.offset) == (entry.segment, entry.offset):
-                change.remove(name)
-                self.counts.damaged += 1
 
     def flush_uses(self) -> None:
         """Writes down what was used since the last time: the order in which values leave."""
@@ -255,9 +232,7 @@ class LocalStore:
         if self._writer is not None and self._writer.size + head.span > self.segment_bytes and self._writer.count:
             self.seal()
         if self._writer is None:
-            with self.index.change() as change:
-                number = change.next_segment()
-            self._writer = SegmentWriter(self.disk, self.segments, number)
+            self._writer = new_writer(self.disk, self.segments, self.index.next_segment)
         try:
             return self._writer, self._writer.append(head, payload)
         except OSError:

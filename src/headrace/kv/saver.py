@@ -6,9 +6,11 @@ reuse its blocks. Where the queue is full a grain is not saved: computing never 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -31,6 +33,7 @@ MOST_BATCHES = 32  # steps whose copies may be under way
 SAVE_BYTES = 256 << 20
 COPY_TIMEOUT_S = 120.0  # of the device, which runs the copy in its turn
 CLOSE_TIMEOUT_S = 30.0
+GRACE_S = 10.0  # then, for what a store is given just now: more than a server may take to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,7 @@ class Saver:
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             try:
-                if not self._closing.is_set():
-                    self._store_batch(batch)
+                self._store_batch(batch)
             except Exception as error:  # a step that failed took the copy with it
                 self._tally.dropped += len(batch.grains)
                 log.debug("grains were not saved: %s: %s", type(error).__name__, error)
@@ -148,6 +150,9 @@ class Saver:
     def _store_batch(self, batch: Batch) -> None:
         for grain, records in zip(batch.grains, batch.copies.result(COPY_TIMEOUT_S)):
             for kind in sorted(grain.kinds & records.keys()):
+                if self._closing.is_set():
+                    self._tally.dropped += 1
+                    continue
                 fields = {"depth": grain.index, "turn": grain.turn, "ttl_class": grain.ttl_class}
                 stored = self._store.put(grain.key, kind, records[kind], tenant=grain.tenant, **fields)
                 self._tally.saved += stored
@@ -155,12 +160,24 @@ class Saver:
                 if stored:
                     self._known.note([(grain.key, kind)])
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Lets what is queued be stored; what is not within the time is lost."""
-        try:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S, grace_s: float = GRACE_S) -> None:
+        """Lets what is queued be stored; what is not within the time is lost. Then at most the value that is being sent
+        is waited for, ``grace_s``: the store is closed next."""
+        deadline = time.monotonic() + timeout_s
+        with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=timeout_s)
-        except queue.Full:
-            self._closing.set()
-            return
-        self._thread.join(timeout_s)
+            self._thread.join(max(0.0, deadline - time.monotonic()))
         self._closing.set()
+        if self._thread.is_alive():
+            self._empty_queue()
+            self._queue.put_nowait(None)  # only this thread puts, so there is room
+            self._thread.join(grace_s)
+
+    def _empty_queue(self) -> None:
+        """Drops what nobody will store any more."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                batch = self._queue.get_nowait()
+                if batch is not None:
+                    self._tally.dropped += len(batch.grains)
+                    self._budget.give(batch.size)

@@ -73,8 +73,8 @@ class Liar(Place):
     def has(self, keys: Sequence[Name]) -> list[bool]:
         return [True] * (len(keys) + 1)
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
-        del specs
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
+        del specs, again
         return StoreMatch(len(keys) + 1, lease=5)
 
 
