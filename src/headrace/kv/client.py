@@ -94,9 +94,7 @@ class RemoteStore:
             KindRule(int(s.kind), 0 if s.match is Match.ALL else s.window) for s in specs if s.match is not Match.NONE
         ]
         answer = self._call(
-            lambda n: Check(
-                number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s, again=again
-            ),
+            lambda n: Check(number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s, again=again),
             Checked,
         )
         return StoreMatch(0) if answer is None else StoreMatch(answer[0].grains, answer[0].turn, answer[0].lease)
@@ -220,7 +218,7 @@ class RemoteStore:
 
     @contextmanager
     def _socket(self) -> Iterator[zmq.Socket[bytes]]:
-        """A connection nobody else uses; one on which something went wrong is not used again. TimeoutError once closed."""
+        """A connection nobody else uses; one on which something went wrong is not used again. Closed: TimeoutError."""
         with self._lock:
             if self.closed:
                 raise TimeoutError("closed")

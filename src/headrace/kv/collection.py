@@ -6,11 +6,12 @@ next collection takes. Several engines may collect in one folder: whoever is lat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .disk import write_all
-from .index import Entry, EntryKey
-from .segment import PAGE, decode_head, read_page, read_payload
+from .index import Entry, EntryKey, entry_key
+from .segment import PAGE, decode_head, read_page, read_payload, scan
 from .writer import open_segment, sealed_path
 
 if TYPE_CHECKING:
@@ -67,22 +68,40 @@ def _remove(store: LocalStore, number: int) -> None:
 
 def _empty(store: LocalStore, number: int) -> bool:
     """Copies what lives in a segment to the open one; damaged values are left behind. False when some still lives."""
-    living = [(key, entry) for key, entry in store.index.all_entries() if entry.segment == number]
     try:
         fd = open_segment(store.disk, store.segments, number)
     except FileNotFoundError:  # another engine was faster
-        _forget_entries(store, living)
+        _forget_entries(store, number)
         return True
     try:
-        for key, entry in living:
+        for key, entry in _living(store, fd, number):
+            _move_value(store, fd, key, entry)
+        row = store.index.segment(number)
+        if row is None or not row.live:
+            return True
+        for key, entry in _entries_of(store, number):  # behind a damaged header
             _move_value(store, fd, key, entry)
     finally:
         store.disk.close(fd)
-    return not any(entry.segment == number for _, entry in store.index.all_entries())
+    return not _entries_of(store, number)
 
 
-def _forget_entries(store: LocalStore, lost: list[tuple[EntryKey, Entry]]) -> None:
+def _living(store: LocalStore, fd: int, number: int) -> Iterator[tuple[EntryKey, Entry]]:
+    """What the file has and the index still refers to: asked value by value, for an index may be large."""
+    for offset, head in scan(store.disk, fd, number):
+        key = entry_key(head.key, head.kind)
+        entry = None if head.dead else store.index.get(key)
+        if entry is not None and (entry.segment, entry.offset) == (number, offset):
+            yield key, entry
+
+
+def _entries_of(store: LocalStore, number: int) -> list[tuple[EntryKey, Entry]]:
+    return [(key, entry) for key, entry in store.index.all_entries() if entry.segment == number]
+
+
+def _forget_entries(store: LocalStore, number: int) -> None:
     """What still refers to a segment that is gone."""
+    lost = _entries_of(store, number)
     with store.index.change() as change:
         for key, entry in lost:
             change.remove_at(key, entry)

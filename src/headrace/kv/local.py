@@ -21,10 +21,13 @@ from .ages import CHAT, expired
 from .backend import part_of
 from .chooser import Chooser
 from .counts import Counts
+from .damage import TROUBLE
 from .disk import Disk
+from .environments import MOST_VALUES
 from .facts import facts_of
 from .health import Health
-from .index import ANY_SPACE, TROUBLE, Entry, EntryKey, Index, entry_key
+from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
+from .leaving import Leaving
 from .lookup import read_value
 from .place import refuse_foreign
 from .policy import Policy
@@ -68,6 +71,7 @@ class LocalStore:
         self.segments = folder / "segments"
         self.pinned: Callable[[EntryKey], bool] = lambda _: False  # what must not be evicted now
         self.refused: Entry | None = None  # the last value there was no room for
+        self.leaving, self.most_values = Leaving(), MOST_VALUES
         self._writer: SegmentWriter | None = None
         self._closed = False
         self.index = self._open()

@@ -13,8 +13,7 @@ from headrace.contract.errors import StoreError
 
 from .ages import expired
 from .collection import WORTH_MOVING, collect, destroy
-from .index import Entry, EntryKey
-from .policy import Item
+from .index import Entry
 from .segment import FOOT, PAGE, ValueHead, decode_head, is_mark, read_page, scan
 from .writer import open_segment, overwrite, part_path, sealed_path, segment_files
 
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 PASSES = 16  # of a purge beside a store that is used; more would chase what is stored now, not what was
 ROUNDS = 64  # of making room; then the put is refused
-AGE_PER_GRAIN = 2  # values by which a grain counts as older for each one before it: more than writing a chain takes
-INCOMING: EntryKey = b""  # stands among the entries for what is not stored yet
 
 
 def admit(store: LocalStore, incoming: Entry) -> bool:
@@ -46,14 +43,18 @@ def _behind_refused(refused: Entry | None, incoming: Entry) -> bool:
 
 
 def make_room(store: LocalStore, incoming: Entry) -> bool:
-    """Evicts and collects until a value fits; false when it never will, or is itself what should leave first."""
+    """Evicts and collects until a value fits, into the files and into the index; false when it never will, or is itself
+    what should leave first."""
     need = incoming.span + 2 * PAGE
     for _ in range(ROUNDS):
-        rows = store.index.all_segments()
-        if sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
+        rows, crowded = store.index.all_segments(), store.index.count() >= store.most_values
+        if not crowded and sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
             return True
-        if collect(store) or evict(store, max(need, store.segment_bytes), incoming=incoming):
+        collected = not crowded and collect(store)
+        if collected or evict(store, max(need, store.segment_bytes), incoming=incoming):
             continue
+        if crowded:
+            return False
         own = rows.get(store.open_segment_number or -1)
         if own is None or own.live > WORTH_MOVING * own.size:
             return False
@@ -61,21 +62,6 @@ def make_room(store: LocalStore, incoming: Entry) -> bool:
         if not collect(store):
             return False
     return False
-
-
-def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tuple[EntryKey, Entry]]:
-    """Those that leave first, first: expired ones, then by the policy, to which depth counts as age; of equals the
-    deepest. What is deep is shared by few and of no use without what is before it."""
-    now = store.clock()
-    entries = sorted(entries, key=lambda pair: (pair[1].used, -pair[1].depth))
-    capacity = len(entries)
-
-    def order(numbered: tuple[int, tuple[EntryKey, Entry]]) -> tuple[bool, float, int]:
-        position, (_, entry) = numbered
-        item = Item(position - AGE_PER_GRAIN * entry.depth, entry.depth, entry.turn, size=entry.length)
-        return not expired(entry.ttl_class, entry.used, now), store.policy.rank(item, capacity), -entry.depth
-
-    return [pair for _, pair in sorted(enumerate(entries), key=order)]
 
 
 def within_quota(store: LocalStore, incoming: Entry) -> bool:
@@ -97,17 +83,7 @@ def evict(
 
     Only such as are worth less than ``incoming``; none where these are fewer than ``least`` bytes.
     """
-    victims, freed = [], 0
-    entries = [pair for pair in store.index.all_entries() if tenant in (None, pair[1].tenant)]
-    for key, entry in ranked(store, entries if incoming is None else [*entries, (INCOMING, incoming)]):
-        if freed >= size or key == INCOMING:
-            break
-        if store.pinned(key):
-            continue
-        victims.append(key)
-        freed += entry.span
-    if freed < least:
-        return 0
+    victims = store.leaving.victims(store, size, tenant, incoming, least)
     with store.index.change() as change:
         count = sum(change.remove(key) for key in victims)
     store.counts.evicted += count
@@ -151,7 +127,7 @@ def purge(store: LocalStore, tenant: bytes | None) -> int:
 def _overwrite_values(store: LocalStore, numbers: list[int], tenant: bytes | None) -> tuple[int, set[int]]:
     """How many values of a tenant these segments had, and which segments cannot be read through."""
     found, torn = 0, set[int]()
-    ends = {number: 0 for number in numbers}
+    ends = dict.fromkeys(numbers, 0)
     for number in numbers:
         with contextlib.suppress(FileNotFoundError):  # collected meanwhile
             here, ends[number], whole = _overwrite_segment(store, number, tenant)

@@ -10,8 +10,9 @@ import logging
 import time
 from pathlib import Path
 
+from .damage import DAMAGED
 from .disk import Disk, write_all
-from .index import DAMAGED, Entry, Index, entry_key
+from .index import Entry, Index, entry_key
 from .segment import FOOT, PAGE, ValueHead, encode_mark, read_payload, scan
 from .writer import PART, part_path, sealed_path, segment_files
 

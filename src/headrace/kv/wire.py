@@ -61,8 +61,8 @@ class Has(Message, frozen=True, kw_only=True, tag="has"):
 
 
 class Get(Message, frozen=True, kw_only=True, tag="get"):
-    """Values under a lease. ``ranges``: (offset, length) per name; none: whole values. What does not fit into one answer
-    beside the names before it (``that_fit``; a part counts as its whole value) is a miss: to be asked for by itself."""
+    """Values under a lease. ``ranges``: (offset, length) per name; none: whole values. What does not fit into one
+    answer beside the names before it (``that_fit``; a part counts as its whole value) is a miss: ask for it alone."""
 
     lease: Count
     names: Names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,7 @@ def test_a_store_reads_no_more_for_one_message_than_an_answer_holds(
     monkeypatch.setattr(wire, "MOST_FRAME_BYTES", 12_000)
     store = LocalStore(tmp_path, 64 << 20)
     put(store, 1)
-    with running(StoreServer(store, LOOPBACK)) as address:
-        client = RemoteStore(address, timeout_s=60)
+    with running(StoreServer(store, LOOPBACK)) as address, closing(RemoteStore(address, timeout_s=60)) as client:
         lease = client.match([KEY], [RecordSpec(RecordKind.BLOCK, (0,), 5000)]).lease
         answer, frames = ask(address, lease, 500)
         assert (answer["there"], frames) == ([True, True] + [False] * 498, 2)
@@ -73,7 +72,6 @@ def test_a_store_reads_no_more_for_one_message_than_an_answer_holds(
         assert store.counts.hits == 4
         assert client.get_leased(lease, KEY, 0) is not None
         assert client.facts()["requests_gets_beyond_answer"] == 499
-        client.close()
 
 
 def test_an_engine_s_memory_gives_no_more_either(monkeypatch: pytest.MonkeyPatch) -> None:

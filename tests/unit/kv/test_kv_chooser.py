@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -93,11 +93,12 @@ def reached(store: LocalStore, through: str) -> Iterator[Store]:
     server = StoreServer(store, "tcp://127.0.0.1:*")
     thread = threading.Thread(target=server.run)
     thread.start()
-    client = RemoteStore(server.address, timeout_s=60)
-    yield client
-    client.close()
-    server.stop()
-    thread.join(60)
+    try:
+        with closing(RemoteStore(server.address, timeout_s=60)) as client:
+            yield client
+    finally:
+        server.stop()
+        thread.join(60)
 
 
 @pytest.mark.parametrize("through", ["itself", "a server"])

@@ -90,9 +90,9 @@ def test_what_is_purged_between_a_server_s_read_and_its_copy_is_not_written_agai
 
 
 def torn_before_ours(store: LocalStore) -> int:
-    """Values of others' 0, 1 and ours 2, 3 in one segment; the header of 1 is damaged, and 3 is forgotten already."""
-    for number in range(4):
-        put(store, number, tenant=OTHERS if number < 2 else OURS)
+    """Values 2 and 3, which is forgotten already, are ours, among others' in one segment; 1 is the one to damage."""
+    for number in range(10):
+        put(store, number, tenant=OURS if number in (2, 3) else OTHERS)
     store.delete(key_of(3), 0)
     return place_of(store, 1)[0]
 
@@ -106,7 +106,7 @@ def test_damage_hides_nothing_from_a_purge(tmp_path: Path) -> None:
     assert reclaim.purge(store, OURS) == 1
     assert not any(on_disk(tmp_path, number) for number in (2, 3))
     assert not sealed_path(store.segments, segment).exists()
-    assert [number for number in range(4) if found(store, number)] == [0]
+    assert [number for number in range(10) if found(store, number)] == [0, *range(4, 10)]
     store.close()
 
 
@@ -122,7 +122,7 @@ def test_damage_in_a_file_that_is_written_to_is_told(tmp_path: Path) -> None:
     server.seal()
     reclaim.purge(purging, OURS)
     assert not on_disk(tmp_path, 3)
-    assert found(purging, 0)
+    assert [number for number in range(10) if found(purging, number)] == [0, *range(4, 10)]
     purging.close()
     server.close()
 
