@@ -176,7 +176,7 @@ def build_engine(
     )
     connector = None
     if place is not None:
-        connector = open_connector(config, place, parts.source, model.kv_layout, kv, worker, arithmetic(ops.name))
+        connector = open_connector(config, place, parts.source, model, kv, worker, arithmetic(ops.name))
     recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
     return Engine(
         core,

@@ -169,3 +169,12 @@ class HasDraftHeads(Protocol):
     def draft_heads(self) -> DraftHeads:
         """The heads, of a model that keeps draft records."""
         ...
+
+
+@runtime_checkable
+class HasKVFacts(Protocol):
+    """A model whose KV depends on more than its weights' files, its layout and its arithmetic."""
+
+    def kv_facts(self) -> list[tuple[str, str]]:
+        """What more, by name, as text: models that differ in it must never read one another's KV."""
+        ...

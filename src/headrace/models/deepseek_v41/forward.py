@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -58,6 +60,12 @@ class V41Model:
         self._share = share
         self._tower = Tower(config, params.vision, self.arithmetic)
         self.eyes = self._tower.eyes
+
+    def kv_facts(self) -> list[tuple[str, str]]:
+        """As ``HasKVFacts`` has it: the ids that Engram hashes come from a tokenizer, which no weights name."""
+        token_map = self.params.token_map
+        digest = hashlib.sha256(token_map.numpy().astype("<i4").tobytes()).hexdigest()
+        return [("token map", digest)] if len(token_map) else []
 
     def keep_draft_records(self) -> None:
         """From now on every forward leaves what draft layers see of its tokens, in a KV group of their own. Before the
