@@ -155,10 +155,17 @@ def narrow() -> dict[str, Any]:
 
 
 @cache
-def dummy_model(mode: str = "float32", backend: str = "cpu", *, narrow_kv: bool = True, seed: int = 5) -> V41Model:
-    """``narrow()`` with random weights."""
+def dummy_model(
+    mode: str = "float32",
+    backend: str = "cpu",
+    *,
+    narrow_kv: bool = True,
+    seed: int = 5,
+    max_positions: int = 1024,
+) -> V41Model:
+    """``narrow()`` with random weights, which depend on the seed alone."""
     torch.set_num_threads(1)
     config = narrow()
-    config["text_config"]["use_fp4_sparse_kv"] = narrow_kv
+    config["text_config"] |= {"use_fp4_sparse_kv": narrow_kv, "max_position_embeddings": max_positions}
     checkpoint = DummyCheckpoint("dummy", config, seed=seed)
     return load_v41(checkpoint, resolve_ops(backend, strict=True), None, mode, None)
