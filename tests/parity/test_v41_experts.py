@@ -109,6 +109,40 @@ def test_a_rank_that_fails_in_a_step_ends_the_group(monkeypatch: pytest.MonkeyPa
         assert {delta.error for delta in last if delta.finish_reason} == {"the group is gone"}
 
 
+PLACES = {
+    "launch": lambda worker: (worker._packer, "pack"),
+    "clones": lambda worker: (worker._runner, "clone_blocks"),
+    "pictures": lambda worker: (worker._pictures, "placed"),
+    "drafts": lambda worker: (worker._speculator, "revise"),
+}
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_fails_beside_the_layers_ends_the_group_too(
+    monkeypatch: pytest.MonkeyPatch, place: str, overlap: bool
+) -> None:
+    """A rank whose step fails before the others meet it there would leave them waiting, or run a step behind."""
+    models = [dummy_share(2, rank) for rank in range(2)]
+    settings: dict[str, Any] = {"token_budget": 40, "drafter": lambda _: NgramDrafter(1, 3), "max_drafts": 3}
+    group = Threads(models, overlap=overlap, **settings)
+    owner, name = PLACES[place](group.engines[1].worker)
+    calls, real = iter(range(1000)), getattr(owner, name)
+
+    def broken(*given: object) -> Any:
+        if next(calls) == 2:
+            raise RuntimeError("out of order")
+        return real(*given)
+
+    monkeypatch.setattr(owner, name, broken)
+    group.run(dealt(requests(), 2))
+    assert all(isinstance(failure, GroupBroken) for failure in group.failures)
+    assert "a step that other ranks share: out of order" in str(group.failures[1])
+    for engine in group.engines:
+        last = engine.close("error", "the group is gone")
+        assert {delta.error for delta in last if delta.finish_reason} == {"the group is gone"}
+
+
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_on_the_golden_checkpoint_equal_one_process(size: int, tmp_path: Path) -> None:
     """Real processes over gloo, each with its experts only, which move every six steps."""
