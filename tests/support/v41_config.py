@@ -132,7 +132,7 @@ def text(**changes: Any) -> dict[str, Any]:
 
 def narrow() -> dict[str, Any]:
     """Everything small: prompts of some dozen tokens exceed the window, the chosen entries and the candidate blocks."""
-    return text(
+    config = text(
         vocab_size=300,
         hidden_size=64,
         num_attention_heads=4,
@@ -152,6 +152,7 @@ def narrow() -> dict[str, Any]:
         dspark_noise_token_id=299,
         dspark_markov_rank=32,
     )
+    return config | {"image_token_id": 298}
 
 
 @cache

@@ -121,6 +121,9 @@ def _token_map(config: V41Config, source: str, token_map: TokenMap | None) -> Te
     compressed = token_map()
     if len(compressed) > config.vocab_size:
         raise ModelError(source, f"its tokenizer has {len(compressed)} ids, the weights {config.vocab_size}")
+    if config.engram.pad_id >= len(compressed):
+        words = f"{config.engram.pad_id} is none of the {len(compressed)} ids that the tokenizer has"
+        raise ConfigError("text_config.engram_pad_token_id", words)
     # Rows of the embedding that no token has can only come in as ids; they hash like padding.
     spare = config.vocab_size - len(compressed)
     return torch.cat((compressed, compressed[config.engram.pad_id].repeat(spare)))
