@@ -1,5 +1,5 @@
-"""Choices of one V4.1 prompt in a voted engine. They share whole blocks only: in one that is not full the sibling writes
-over the open half of a pair that a choice would still have to read."""
+"""Choices of one V4.1 prompt in a voted engine. They share whole blocks only: in one that is not full the sibling
+writes over the open half of a pair that a choice would still have to read."""
 
 from __future__ import annotations
 

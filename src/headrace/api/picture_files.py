@@ -1,4 +1,4 @@
-"""Picture files as callers give them: their sides from the header alone, and their pixels. Opens no path and no address.
+"""Picture files as callers give them: sides from the header alone, and pixels. Opens no path and no address.
 
 A few hundred bytes can stand for gigabytes of pixels. So sides are read, and bounded, before anything is decoded; and
 whatever a decoder says of bytes that somebody sent is that one's error, never the server's.
@@ -33,8 +33,9 @@ def sides_of(given: Any, field: str) -> tuple[int, int]:
         return height, width
     if not isinstance(given, np.ndarray) or given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3:
         raise InvalidRequest(field, "must be an encoded picture's bytes, or a (height, width, 3) array of uint8")
-    _check_sides(*given.shape[:2], field)
-    return given.shape[0], given.shape[1]
+    height, width = given.shape[:2]
+    _check_sides(height, width, field)
+    return height, width
 
 
 def pixels_of(given: Any, field: str) -> NDArray[np.uint8]:
@@ -53,8 +54,8 @@ def _check_sides(height: int, width: int, field: str) -> None:
 
 @contextmanager
 def _opened(data: bytes | bytearray, field: str) -> Iterator[Any]:
-    """The file, with nothing but its header read. What is raised while it is open comes from the decoder: of many kinds,
-    for what comes late in a file is parsed late."""
+    """The file, with nothing but its header read. What is raised while it is open comes from the decoder, of many
+    kinds: what lies late in a file is parsed late."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

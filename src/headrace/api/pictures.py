@@ -123,8 +123,8 @@ def head_of(eyes: Eyes, given: Any, field: str, most: int | None = None) -> Head
     sized = size_for(eyes, width, height)
     head = Head(given, field, (height, width), sized, cells_of(eyes, sized.grid))
     if most is not None and head.rows > most:
-        words = f"takes {head.rows} rows of the prompt; this engine cuts no picture, and a step has {most} (token_budget)"
-        raise InvalidRequest(field, words)
+        words = f"takes {head.rows} rows of the prompt; this engine cuts no picture, and a step has {most}"
+        raise InvalidRequest(field, f"{words} (token_budget)")
     return head
 
 
@@ -179,8 +179,8 @@ def expand(
 def expanded_ids(eyes: Eyes | None, ids: Sequence[int], given: Any) -> list[int]:
     """The ids that ``expand`` gives; nothing is decoded.
 
-    Raises InvalidRequest for pictures a model cannot see or an engine cannot take, and where there are more or fewer than
-    place holders.
+    Raises InvalidRequest for pictures a model cannot see or an engine cannot take, and where there are more or fewer
+    than place holders.
     """
     return _laid_out(eyes, ids, given, None)[0]
 

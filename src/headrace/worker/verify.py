@@ -53,12 +53,10 @@ def choose_drafts(
     return num_seqs + best, float(expected[best]), np.bincount(owners[:best], minlength=num_seqs)
 
 
-def choose_by_place(
-    confidences: Sequence[Sequence[float]], reach: Sequence[int], cost: StepCost
-) -> NDArray[np.int64]:
-    """As ``choose_drafts``, where some sequences' drafts were drawn from distributions and rejection sampling will judge
-    them. All confidences are known, one per draft. ``reach``: of a drawn sequence, how many drafts were asked for (how
-    many there are may follow from their ids, as under a grammar); 0 for the others. Returns drafts per sequence.
+def choose_by_place(confidences: Sequence[Sequence[float]], reach: Sequence[int], cost: StepCost) -> NDArray[np.int64]:
+    """As ``choose_drafts``, where some sequences' drafts were drawn from distributions, to be judged by rejection
+    sampling. All confidences are known, one per draft. ``reach``: of a drawn sequence, how many drafts were asked for
+    (how many there are may follow from their ids, as under a grammar); 0 for the others. Returns drafts per sequence.
 
     What rejection sampling emits has the target's distribution only if whether draft j is verified was settled by what
     was known before j was drawn. Its own confidence was; those behind it follow from its id, and a choice that looks at
@@ -81,11 +79,11 @@ def choose_by_place(
 
 def _foreseen(known: Sequence[float], place: int, reach: int) -> Floats:
     """That the draft at ``place``, and each one behind it, will be accepted with all before it."""
-    if not reach:
-        return np.cumprod(np.array(known, dtype=np.float64))[place:]
-    steps = np.full(max(1, reach - place), known[place])
+    steps = np.array(known[place:], dtype=np.float64)
+    if reach:
+        steps = np.full(max(1, reach - place), known[place], dtype=np.float64)
     steps[0] = np.prod(known[: place + 1])
-    return np.cumprod(steps)
+    return steps.cumprod()
 
 
 def _next_rows(

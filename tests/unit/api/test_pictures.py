@@ -139,7 +139,7 @@ def test_pixels_of_all_pictures_are_bounded_together() -> None:
         expand(SMALL, [9], [np.broadcast_to(vast[:1], ((1 << 12) + 1, 1 << 13, 3))])
 
 
-CHUNKS = (b"cHRM", b"pHYs", b"gAMA", b"sRGB", b"iCCP", b"iTXt", b"zTXt", b"eXIf", b"acTL", b"fcTL", b"fdAT", b"tRNS", b"PLTE")
+CHUNKS = [b"cHRM", b"pHYs", b"gAMA", b"sRGB", b"iCCP", b"iTXt", b"zTXt", b"eXIf", b"fcTL", b"tRNS", b"PLTE"]
 
 
 def with_chunk(name: bytes, payload: bytes, *, late: bool) -> bytes:
@@ -150,11 +150,11 @@ def with_chunk(name: bytes, payload: bytes, *, late: bool) -> bytes:
 
 
 def test_whatever_a_decoder_says_is_the_caller_s_error() -> None:
-    refused = 0
+    refused: list[InvalidRequest] = []
     for name, payload, late in product(CHUNKS, (b"", b"\0", b"a\0\0\0", b"\xff" * 26), (False, True)):
         try:
             read(with_chunk(name, payload, late=late))
         except InvalidRequest as error:
-            assert error.field == "images[0]"
-            refused += 1
+            refused.append(error)
     assert refused, "every file could be read, so nothing was shown"
+    assert {error.field for error in refused} == {"images[0]"}

@@ -64,7 +64,7 @@ def test_a_constraint_counts_whole_under_the_name_it_came_by(monkeypatch: pytest
 @pytest.mark.parametrize(("size", "choices"), [(2**27, 1), (2**21, 64)])
 def test_every_choice_travels_with_all_pictures(size: int, choices: int) -> None:
     check_extent([pictured(size, choices)])
-    with pytest.raises(InvalidRequest, match="images: .* bytes of pixels, over all choices"):
+    with pytest.raises(InvalidRequest, match=r"images: .* bytes of pixels, over all choices"):
         check_extent([pictured(size + 1, choices)])
 
 

@@ -1,12 +1,13 @@
 """Which drawn drafts are verified must leave what is emitted the target's distribution: enumerated, nothing is drawn.
 
-Ids are few, so every draft that two sequences can draw is gone through with its probability. The true speculator says how
-much of each is verified, rejection sampling is done by its formula, and what is emitted is compared with the target.
+Ids are few, so every draft that two sequences can draw is gone through with its probability. The true speculator says
+how much of each is verified, rejection sampling follows its formula, and what is emitted is compared with the target.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -28,9 +29,8 @@ Verified = Callable[[tuple[int, ...], tuple[int, ...]], int]  # of the first seq
 
 def tables(random: np.random.Generator) -> Tables:
     """A distribution for every prefix: one id more than there are drafts can be emitted."""
-    return {
-        prefix: random.dirichlet(np.full(IDS, 0.6)) for n in range(DRAFTS + 1) for prefix in product(range(IDS), repeat=n)
-    }
+    prefixes = [prefix for n in range(DRAFTS + 1) for prefix in product(range(IDS), repeat=n)]
+    return {prefix: random.dirichlet(np.full(IDS, 0.6)) for prefix in prefixes}
 
 
 def chances(random: np.random.Generator) -> Chances:
@@ -40,7 +40,7 @@ def chances(random: np.random.Generator) -> Chances:
 def stairs(random: np.random.Generator) -> StepCost:
     """Time by number of rows, rising as it likes: the first draft may not be worth it where the third one is."""
     sizes = list(range(1, 3 + 2 * DRAFTS))
-    return StepCost(sizes=sizes, times_ms=np.cumsum(random.choice([0.02, 0.3, 1.0], len(sizes))).tolist())
+    return StepCost(sizes=sizes, times_ms=(1 + np.cumsum(random.choice([0.0, 0.1, 0.6], len(sizes)))).tolist())
 
 
 def confidences(known: Chances, ids: tuple[int, ...]) -> list[float]:
@@ -96,6 +96,24 @@ def speculator_at(cost: StepCost) -> Speculator:
     return speculator
 
 
+def by_place(
+    speculator: Speculator,
+    own: Chances,
+    others: Chances,
+    other_drawn: bool,
+    ids: tuple[int, ...],
+    other: tuple[int, ...],
+) -> int:
+    drafts = [drafted(own, ids), drafted(others, other, other_drawn)]
+    return len(speculator._worth([0, 1], [DRAFTS, DRAFTS], drafts)[0])
+
+
+def at_once(cost: StepCost, own: Chances, others: Chances, ids: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """The choice that looks at all of a draft."""
+    rates = [confidences(own, ids), confidences(others, other)]
+    return int(choose_drafts([DRAFTS, DRAFTS], rates, cost)[2][0])
+
+
 @pytest.mark.parametrize("other_drawn", [True, False])
 def test_what_is_verified_leaves_the_target_s_distribution(other_drawn: bool) -> None:
     skews, lengths = [], set()
@@ -103,18 +121,9 @@ def test_what_is_verified_leaves_the_target_s_distribution(other_drawn: bool) ->
         random = np.random.default_rng(seed)
         target, draft, neighbour = (tables(random) for _ in range(3))
         own, others, cost = chances(random), chances(random), stairs(random)
-        speculator = speculator_at(cost)
-
-        def verified(ids: tuple[int, ...], other: tuple[int, ...]) -> int:
-            drafts = [drafted(own, ids), drafted(others, other, other_drawn)]
-            return len(speculator._worth([0, 1], [DRAFTS, DRAFTS], drafts)[0])
-
-        def at_once(ids: tuple[int, ...], other: tuple[int, ...]) -> int:
-            rates = [confidences(own, ids), confidences(others, other)]
-            return int(choose_drafts([DRAFTS, DRAFTS], rates, cost)[2][0])
-
+        verified = partial(by_place, speculator_at(cost), own, others, other_drawn)
         assert skew(target, draft, neighbour, verified) < 1e-12
-        skews.append(skew(target, draft, neighbour, at_once))
+        skews.append(skew(target, draft, neighbour, partial(at_once, cost, own, others)))
         lengths |= {verified(ids, other) for ids, other in product(DRAWN, DRAWN)}
     assert max(skews) > 0.01, "looking at a whole draft must show, or this shows nothing"
     assert lengths == set(range(DRAFTS + 1))

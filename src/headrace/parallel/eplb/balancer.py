@@ -98,7 +98,8 @@ class Balancer:
     def next_change(self) -> Change | None:
         """Before a step: what is to be moved now, if anything. Raises GroupBroken.
 
-        A round that is not over when the next is due goes on: otherwise the last of many layers never had their turn."""
+        A round that is not over when the next is due goes on: else the last of many layers never had their turn.
+        """
         if self._stats is not None and self._stats.due and not self._waiting:
             summed = self._exchange.total(torch.from_numpy(self._stats.history(PARTS)))
             self._history = summed.numpy().astype(np.float64)
