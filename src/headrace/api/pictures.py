@@ -185,6 +185,17 @@ def expanded_ids(eyes: Eyes | None, ids: Sequence[int], given: Any) -> list[int]
     return _laid_out(eyes, ids, given, None)[0]
 
 
+def _check_sum(heads: Sequence[Head]) -> None:
+    pixels = 0
+    for head in heads:
+        pixels += head.sides[0] * head.sides[1]
+        if pixels > MOST_SOURCE_PIXELS:
+            words = (
+                f"with the pictures before it has {pixels} pixels, more than the {MOST_SOURCE_PIXELS} of one request"
+            )
+            raise InvalidRequest(head.field, words)
+
+
 def _laid_out(
     eyes: Eyes | None, ids: Sequence[int], given: Any, most: int | None
 ) -> tuple[list[int], list[Head], list[int]]:
@@ -199,8 +210,7 @@ def _laid_out(
     if places != len(given):
         raise InvalidRequest("images", f"{len(given)} pictures for {places} place holders in the prompt")
     heads = [head_of(eyes, one, f"images[{number}]", most) for number, one in enumerate(given)]
-    if (pixels := sum(height * width for height, width in (head.sides for head in heads))) > MOST_SOURCE_PIXELS:
-        raise InvalidRequest("images", f"{pixels} pixels are more than the {MOST_SOURCE_PIXELS} of one request")
+    _check_sum(heads)
     out: list[int] = []
     starts: list[int] = []
     for token in ids:
