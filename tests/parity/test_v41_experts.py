@@ -17,6 +17,7 @@ from headrace.contract.errors import GroupBroken
 from headrace.contract.request import Request
 from headrace.models.deepseek_v41.expert_ranks import ParallelExperts
 from headrace.models.deepseek_v41.forward import V41Model
+from headrace.parallel.eplb.balancer import ExpertShare
 from headrace.parallel.eplb.stats import RebalanceConfig
 from headrace.speculation.ngram import NgramDrafter
 
@@ -75,10 +76,10 @@ def test_experts_that_move_under_way_change_no_bit(expected: list[object], size:
     for rank in range(size):
         assert bits(found[rank]) == expected[rank::size]
     assert sum(of.expert_load().moves for of in group.models) > 0, "nothing moved, so nothing was shown"
-    first, *others = [
-        [slots.placement.physical_to_logical.tolist() for slots in of.experts._layers] for of in group.models
-    ]  # type: ignore[attr-defined]
+    first, *others = map(placements, group.models)
     assert all(other == first for other in others)
+    began = ExpertShare(0, size, 1).placement(8).physical_to_logical.tolist()
+    assert all(slots != began for slots in first), "rounds come faster than layers: each must have had its turn"
 
 
 def test_guessed_tokens_go_with_shared_experts(expected: list[object]) -> None:
