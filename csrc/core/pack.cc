@@ -258,8 +258,9 @@ void fill_unknown(std::span<Token> input_ids, std::span<const std::int32_t> star
     if (starts[s] == starts[s + 1] || input_ids[row] != kUnknownToken) continue;
     const auto before = static_cast<std::size_t>(prev_positions[s]);
     if (prev_positions[s] < 0 || before >= last_sampled.size()) refuse("the step before did not have its sequence");
-    if (last_sampled[before] < 0) refuse("the step before sampled nothing for a sequence that goes on");
-    found.emplace_back(row, last_sampled[before]);
+    const Token sampled = last_sampled[before];
+    if (sampled < 0 && sampled != kNothingDrawn) refuse("the step before sampled nothing for a sequence that goes on");
+    found.emplace_back(row, std::max<Token>(0, sampled));
   }
   if (found.size() != unknown) refuse("an unknown token that is not the last of its slice");
   for (const auto& [row, token] : found) input_ids[row] = token;

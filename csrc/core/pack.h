@@ -13,6 +13,7 @@
 namespace headrace::core {
 
 inline constexpr Token kUnknownToken = -1;        // sampled by a step in flight; filled in on the device side
+inline constexpr Token kNothingDrawn = -2;        // of a row asked for a token that allowed none: its sequence ends
 inline constexpr std::int32_t kForeignSlot = -1;  // of a row whose KV another context-parallel rank keeps
 
 // Arrays to fill; sizes are checked. T = rows of this rank, W = rows of the step, S = slices, L = logits rows, G =
@@ -92,8 +93,9 @@ class RowTable {
 };
 
 // Puts what the step before has sampled where a pack had to leave kUnknownToken, which is only in the last row of a
-// slice: last_sampled[prev_positions[s]] for slice s, whose rows are starts[s] up to starts[s + 1]. Throws
-// InvalidField, changing nothing, when an unknown token has no sampled one to stand for it.
+// slice: last_sampled[prev_positions[s]] for slice s, whose rows are starts[s] up to starts[s + 1]. After kNothingDrawn
+// any token will do, for nobody waits for that row. Throws InvalidField, changing nothing, when an unknown token has no
+// sampled one to stand for it.
 void fill_unknown(std::span<Token> input_ids, std::span<const std::int32_t> starts,
                   std::span<const std::int32_t> prev_positions, std::span<const Token> last_sampled);
 

@@ -18,6 +18,13 @@ auto planner_of(StepKind kind) {
   return kind == StepKind::kMixed ? plan_mixed : kind == StepKind::kPrefill ? plan_prefill : plan_decode;
 }
 
+bool holds_any(const Sequence& seq, const std::unordered_set<BlockId>& wanted) {
+  const auto is_wanted = [&](BlockId block) { return wanted.count(block) > 0; };
+  return std::any_of(seq.blocks.begin(), seq.blocks.end(), [&](const std::vector<BlockId>& group) {
+    return std::any_of(group.begin(), group.end(), is_wanted);
+  });
+}
+
 bool contains(const std::vector<Token>& tokens, Token token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -138,7 +145,7 @@ StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
   if (options.time_budget_ns < 0) throw InvalidField("time_budget_ns", "must not be negative");
   StepPlan plan;
   plan.kind = kind, plan.time_budget_ns = options.time_budget_ns;
-  Step step{next_step_, {}, {}};
+  Step step{next_step_, {}, {}, {}};
   PlanContext context = this->context(plan, step);
   sweep();
   const Decision decision = planner_of(kind)(context);
@@ -155,6 +162,7 @@ StepPlan Scheduler::plan(StepKind kind, const PlanOptions& options) {
   for (const Slice& slice : decision.slices) write_slice(slice, plan);
   plan.dropped = std::move(dropped_);
   dropped_.clear();
+  for (std::size_t i = 1; i < plan.clone_blocks.size(); i += 2) step.cloned.push_back(plan.clone_blocks[i]);
   steps_.push_back(std::move(step));
   return plan;
 }
@@ -280,16 +288,21 @@ CommitResult Scheduler::commit(StepId id, std::span<const std::int32_t> num_vali
 }
 
 // Takes back the names that steps in flight gave, and every sequence in those steps: steps after the failed one read
-// what it should have written. Every sequence that touched a block they named was admitted in one of them, so going
-// through their slices finds all.
+// what it should have written. So does whoever holds a block that they name or fill without being in one of them: it was
+// placed upon it, or got a copy of its own and then no row.
 void Scheduler::void_steps_in_flight() {
   std::unordered_set<SeqId> touched;
+  std::unordered_set<BlockId> lost;
   for (Step& step : steps_) {
     for (const BlockId block : step.fenced) allocator_.pool().forget(block);
+    lost.insert(step.fenced.begin(), step.fenced.end());
+    lost.insert(step.cloned.begin(), step.cloned.end());
     step.fenced.clear();
     for (const Planned& planned : step.slices) touched.insert(planned.id);
   }
   const std::vector<Sequence*> held = holding();
+  for (const Sequence* seq : held)
+    if (holds_any(*seq, lost)) touched.insert(seq->id());
   for (auto it = held.rbegin(); it != held.rend(); ++it)  // tail first: waiting keeps their order
     if (touched.count((*it)->id())) preempt(**it, StaleMode::kDrop, nullptr);
   for (const SeqId id : touched) {  // also those preempted before, whose later results would still be delivered
@@ -298,14 +311,18 @@ void Scheduler::void_steps_in_flight() {
   }
 }
 
+// Its sequences are for the caller to end, but for those whose part in it was void before: they are computed anew.
 std::vector<SeqId> Scheduler::fail(StepId id) {
   const Step failed = front_step(id);
+  std::vector<SeqId> alive;
+  for (const Planned& planned : failed.slices) {
+    const Sequence* const seq = waits_for(planned, id);
+    if (seq && !seq->in_flight.front().stale) alive.push_back(planned.id);
+  }
   void_steps_in_flight();
   steps_.pop_front();
-  std::vector<SeqId> alive;
   std::vector<Token> nothing;
-  for (const Planned& planned : failed.slices)
-    if (absorb(planned, id, 0, {}, nothing).outcome != Outcome::kGone) alive.push_back(planned.id);
+  for (const Planned& planned : failed.slices) absorb(planned, id, 0, {}, nothing);
   return alive;
 }
 

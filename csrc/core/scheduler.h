@@ -152,6 +152,7 @@ class Scheduler {
     StepId id;
     std::vector<Planned> slices;
     std::vector<BlockId> fenced;  // named by this step; permanent once its result is here
+    std::vector<BlockId> cloned;  // filled by this step from others, before anything else
   };
   struct Emission {
     Outcome outcome = Outcome::kGone;

@@ -64,7 +64,7 @@ bool Scheduler::prefill_possible() {
   const Role role = config_.limits.role;
   if (role != Role::kNormal && role != Role::kPrompt) return false;
   StepPlan plan;
-  Step step{kNoStep, {}, {}};
+  Step step{kNoStep, {}, {}, {}};
   PlanContext context = this->context(plan, step);
   return core::prefill_possible(context, [this](const Sequence& seq) { return verdict(seq).has_value(); });
 }

@@ -104,18 +104,20 @@ std::optional<std::size_t> StoreIndex::leading(std::span<const std::uint8_t> nam
 template <typename Visit>
 bool StoreIndex::read(Visit visit) const {
   for (int i = 0; i < kTries; ++i) {
-    std::uint64_t transaction = 0;
+    Snapshot read;
     bool whole = true;
     try {
-      const Snapshot snapshot = newest();
-      transaction = snapshot.transaction;
-      visit(entries_root(snapshot.main_root));
+      read = newest();
+      visit(entries_root(read.main_root));
     } catch (const Unreadable&) {
       whole = false;
     }
     std::atomic_thread_fence(std::memory_order_seq_cst);
     try {
-      if (whole && newest().transaction == transaction) return true;
+      // Both: a record that was being written may have been read with the root of one transaction and the number of
+      // another.
+      const Snapshot now = newest();
+      if (whole && now.transaction == read.transaction && now.main_root == read.main_root) return true;
     } catch (const Unreadable&) {
       return false;
     }

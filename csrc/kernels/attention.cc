@@ -126,7 +126,10 @@ class Step {
   static float* memory(std::int64_t floats) {
     thread_local AlignedArray<float> memory;
     thread_local std::int64_t size = 0;
-    if (size < floats) memory = aligned_array<float>(static_cast<std::size_t>(size = floats));
+    if (size < floats) {
+      memory = aligned_array<float>(static_cast<std::size_t>(floats));  // may throw: the size is true only then
+      size = floats;
+    }
     return memory.get();
   }
 

@@ -147,7 +147,10 @@ class Steps {
     parallel_for(static_cast<std::int64_t>(items.size()), [&](std::int64_t i) {
       thread_local AlignedArray<float> scratch;
       thread_local std::size_t size = 0;
-      if (size < floats) scratch = aligned_array<float>(size = floats);
+      if (size < floats) {
+        scratch = aligned_array<float>(floats);
+        size = floats;
+      }
       table().score_keys(args_, items[static_cast<std::size_t>(i)], scratch.get());
     });
   }

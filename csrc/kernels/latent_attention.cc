@@ -27,12 +27,19 @@ struct Scratch {
   std::vector<const float*> of_row;
 
   float* room_for_keys(std::int64_t floats) {
-    if (key_floats < floats) keys = aligned_array<float>(static_cast<std::size_t>(key_floats = floats));
-    return keys.get();
+    return room(keys, key_floats, floats);
   }
   float* room_for_weights(std::int64_t floats) {
-    if (weight_floats < floats) weights = aligned_array<float>(static_cast<std::size_t>(weight_floats = floats));
-    return weights.get();
+    return room(weights, weight_floats, floats);
+  }
+
+ private:
+  static float* room(AlignedArray<float>& array, std::int64_t& size, std::int64_t floats) {
+    if (size < floats) {
+      array = aligned_array<float>(static_cast<std::size_t>(floats));  // may throw: the size is true only then
+      size = floats;
+    }
+    return array.get();
   }
 };
 

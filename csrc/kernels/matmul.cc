@@ -69,7 +69,7 @@ class Product {
   // Into how many stretches of panels the segment is cut: its share of what all threads want, in even sizes.
   std::int64_t parts(const Segment& segment) const {
     const std::int64_t own = units(segment) * panels_per_unit(segment);
-    const std::int64_t wanted = (kItemsPerThread * num_threads() * own + panels_ - 1) / panels_;
+    const std::int64_t wanted = (kItemsPerThread * threads_ * own + panels_ - 1) / panels_;
     const std::int64_t least = (own + kMostPanels - 1) / kMostPanels;
     return std::min(units(segment), std::max(wanted, least));
   }
@@ -83,7 +83,7 @@ class Product {
       for_parts_of_blocks([&](std::int64_t block, std::int64_t part, std::int64_t parts) {
         const Stretch all = row_block(block, args_.tokens);
         const std::int64_t first = all.count * part / parts, end = all.count * (part + 1) / parts;
-        table().make_rows(in, {all.first + first, end - first}, rows);
+        table_.make_rows(in, {all.first + first, end - first}, rows);
       });
       in = {rows, in.k};
     }
@@ -95,7 +95,7 @@ class Product {
     activations_ = scratch<ActivationBlock, Use::kActivations>(args_.tokens * (in.k / kGroupValues));
     for_parts_of_blocks([&](std::int64_t block, std::int64_t part, std::int64_t parts) {
       float* const space = scratch<float, Use::kRow>(in.k);
-      table().quantise_rows(in, row_block(block, args_.tokens), part, parts, space, activations_);
+      table_.quantise_rows(in, row_block(block, args_.tokens), part, parts, space, activations_);
     });
   }
 
@@ -103,7 +103,7 @@ class Product {
   template <typename Body>
   void for_parts_of_blocks(const Body& body) const {
     const std::int64_t values = std::min(kRowBlock, args_.tokens) * args_.in.x_width();
-    const std::int64_t wanted = std::min<std::int64_t>(values / kWorthwhile, kItemsPerThread * num_threads());
+    const std::int64_t wanted = std::min<std::int64_t>(values / kWorthwhile, kItemsPerThread * threads_);
     const std::int64_t parts = blocks_ > 0 ? std::max<std::int64_t>(1, wanted / blocks_) : 1;
     parallel_for(blocks_ * parts, [&](std::int64_t item) { body(item / parts, item % parts, parts); });
   }
@@ -132,7 +132,7 @@ class Product {
     out.stride = width, out.row = part.rows.first, out.column = first;
     multiply(part, out);
     for (std::int64_t m = 0; m < part.rows.count; ++m) {
-      RowTop top = table().row_top(out.y + m * width, std::min(width, out.width - first));
+      RowTop top = table_.row_top(out.y + m * width, std::min(width, out.width - first));
       if (top.id >= 0) top.id += static_cast<std::int32_t>(part.segment.first_row + first);
       tops_[(part.rows.first + m) * parts_ + part.number] = top;
     }
@@ -140,10 +140,10 @@ class Product {
 
   void multiply(const Part& part, const OutputRows& out) const {
     if (const auto* matrix = std::get_if<PackedMatrix>(&part.segment.matrix)) {
-      table().dense_product({rows_, matrix->panels(), out}, part.rows, part.panels);
+      table_.dense_product({rows_, matrix->panels(), out}, part.rows, part.panels);
     } else {
       const auto& quantised = std::get<QuantisedMatrix>(part.segment.matrix);
-      table().quantised_product({activations_, quantised.panels(), out}, part.rows, part.panels);
+      table_.quantised_product({activations_, quantised.panels(), out}, part.rows, part.panels);
     }
   }
 
@@ -167,6 +167,9 @@ class Product {
   }
 
   const LinearArgs& args_;
+  // What was so at the beginning: others may set either in the middle, and outputs are cut by them again and again.
+  const Table& table_ = table();
+  const std::int64_t threads_ = num_threads();
   const std::int64_t blocks_, panels_;
   std::int64_t parts_ = 0;  // of one block of rows, over all segments
   const float* rows_ = nullptr;

@@ -27,13 +27,14 @@ enum class Deal { kStretches, kInTurn };
 using ItemFunction = void (*)(const void* context, std::int64_t item);
 void parallel_for_items(std::int64_t items, Deal deal, ItemFunction run, const void* context);
 
-// Runs body(0) .. body(items - 1), each once, and returns when all are done. body must not throw. Runs in the
+// Runs body(0) .. body(items - 1), each once, and returns when all are done. What body throws ends the process: others
+// may still be at work on what the caller would take down on its way out. Runs in the
 // calling thread alone when there is one item, and when the pool is busy (a call from inside an item or from
 // a second thread).
 template <typename Body>
 void parallel_for(std::int64_t items, const Body& body, Deal deal = Deal::kStretches) {
   static_assert(std::is_invocable_v<const Body&, std::int64_t>);
-  const ItemFunction run = [](const void* context, std::int64_t item) { (*static_cast<const Body*>(context))(item); };
+  const ItemFunction run = [](const void* context, std::int64_t item) noexcept { (*static_cast<const Body*>(context))(item); };
   parallel_for_items(items, deal, run, &body);
 }
 

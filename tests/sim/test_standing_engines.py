@@ -140,14 +140,29 @@ def test_what_a_silent_front_had_asked_for_ends(tmp_path: Path) -> None:
 
 
 def test_a_prompt_engine_that_goes_costs_only_what_it_had(standing: Standing) -> None:
-    front, news = standing.front(silent=0), queue.Queue[TokenDelta]()
+    """Seen by its connection, long before its silence would tell."""
+    front, news = standing.front(), queue.Queue[TokenDelta]()
     front.submit(ask("long", [1, 2, 3], 3000), news.put)
     until(lambda: standing.engines[1].core.num_running)
+    assert front.ready
     standing.stop(0)
     until(lambda: front._prompt.dead is not None)
-    with pytest.raises(EngineDead, match="no sign of life"):
+    assert front.alive
+    assert not front.ready
+    with pytest.raises(EngineDead, match="no sign of life for 2 s"):
         front.submit(ask("more", [1], 1), news.put)
     assert answer(news)[0] == expected([1, 2, 3], 3000)
+    front.close()
+
+
+def test_an_engine_that_does_not_know_its_front_says_so(standing: Standing) -> None:
+    """It was started again so quickly that nothing was missed of it, or had held the front for dead."""
+    front, news = standing.front(), queue.Queue[TokenDelta]()
+    standing.servers[1]._front = None
+    _, last = (front.submit(ask("lost", [1, 2, 3], 3900), news.put), answer(news))[1]
+    assert "completion engine" in str(last.error)
+    assert "does not know this front" in str(last.error)
+    assert not front.alive
     front.close()
 
 

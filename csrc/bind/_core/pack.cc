@@ -117,6 +117,7 @@ void fill_unknown_ids(OutArray<core::Token> ids, InArray<std::int32_t> starts, I
 
 void bind_pack(nb::module_& m) {
   m.attr("UNKNOWN_TOKEN") = core::kUnknownToken;
+  m.attr("NOTHING_DRAWN") = core::kNothingDrawn;
   m.def("fill_unknown_ids", &fill_unknown_ids, "input_ids"_a.noconvert(), "query_start_loc"_a.noconvert(),
         "prev_positions"_a.noconvert(), "last_sampled"_a.noconvert(),
         "Device-side correction, in place: the only thing a host cannot know when it packs a step while the one before "

@@ -38,6 +38,11 @@ class EngineClient(Protocol):
     def alive(self) -> bool: ...
 
     @property
+    def ready(self) -> bool:
+        """New requests are taken: it is alive, and no part of it that they need is being started again."""
+        ...
+
+    @property
     def gone(self) -> str | None:
         """Why it is not alive any more though nobody closed it: which engine, and how it ended."""
         ...
@@ -120,6 +125,10 @@ class ThreadClient:
     @property
     def alive(self) -> bool:
         return self._loop.alive
+
+    @property
+    def ready(self) -> bool:
+        return self.alive
 
     @property
     def gone(self) -> str | None:

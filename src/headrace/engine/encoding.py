@@ -177,6 +177,10 @@ class EncodingClient:
         return not self._closing and self._inner.alive
 
     @property
+    def ready(self) -> bool:
+        return self.alive and self._inner.ready
+
+    @property
     def gone(self) -> str | None:
         return self._inner.gone
 

@@ -91,6 +91,7 @@ class Engine:
             shares_open_blocks=shares_open_blocks,
         )
         self._ran = False
+        self._num_waiting = 0  # as the loop last saw it: other threads must not ask the core
         self._guard = guard or LaunchGuard()
         self._outputs = OwnedOutputs(poison=self._guard.on)
         stored = connector.counts if connector else None
@@ -101,11 +102,11 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Queues a request. Raises QueueFull, or EngineDead when closed."""
-        self.intake.submit(request, self.core.num_waiting)
+        self.intake.submit(request, self._num_waiting)
 
     def accepts(self, count: int) -> bool:
         """Whether ``count`` more requests would be taken."""
-        return self.intake.has_room(count, self.core.num_waiting)
+        return self.intake.has_room(count, self._num_waiting)
 
     def abort(self, request_id: str) -> None:
         """Ends a request as soon as the loop comes by; its last delta says ``abort``."""
@@ -170,6 +171,7 @@ class Engine:
             else:
                 self._finish(step)
         self._counts.overlap.turn_ends(worked)
+        self._num_waiting = self.core.num_waiting
         self.stats = self._counts.snapshot()
         deltas, self._deltas = self._deltas, []
         return deltas
@@ -179,6 +181,7 @@ class Engine:
         if self.intake.busy:
             for request in self.intake.drain_requests():
                 self._roster.take(request, can_fork)
+            self._num_waiting = self.core.num_waiting
             self._drain_ends()
             for request, output_ids in self.intake.drain_lost():
                 if self._relay is not None:

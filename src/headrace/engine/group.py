@@ -162,6 +162,10 @@ class GroupClient:
         return self._dead is None and not self._closing and all(rank.alive for rank in self._ranks)
 
     @property
+    def ready(self) -> bool:
+        return self.alive
+
+    @property
     def stats(self) -> EngineStats:
         """The sum over the ranks; empty when the group is gone."""
         return total_stats(self.rank_stats)

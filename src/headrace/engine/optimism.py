@@ -29,7 +29,7 @@ ASSUMPTIONS: tuple[Assumption, ...] = (
         "promised_token",
         "a sequence whose step will sample is planned one token further, without knowing the token",
         "the step samples one",
-        "fill_unknown (core/pack.h) puts the id in; where none was sampled the step fails and computes nothing",
+        "fill_unknown (core/pack.h) puts the id in; where none could be drawn, any: the sequence ends, its row is GONE",
     ),
     Assumption(
         "goes_on",

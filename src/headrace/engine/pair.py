@@ -77,6 +77,10 @@ class PairClient:
         return all(loop.alive for loop in self._loops)
 
     @property
+    def ready(self) -> bool:
+        return self.alive
+
+    @property
     def gone(self) -> str | None:
         ends = zip(("prompt", "completion"), self._loops)
         return next((f"the {role} engine: {loop.why}" for role, loop in ends if loop.why is not None), None)

@@ -111,6 +111,10 @@ class ProcessClient:
         return self._dead is None and self._process.is_alive()
 
     @property
+    def ready(self) -> bool:
+        return self.alive
+
+    @property
     def stats(self) -> EngineStats:
         return self._stats if self.alive else EngineStats()
 
@@ -137,6 +141,9 @@ class ProcessClient:
         if self._process.is_alive():
             self._process.kill()
             self._process.join(CLOSE_TIMEOUT_S)
+        self._put_away()
+
+    def _put_away(self) -> None:
         self._socket.close()
         self._folder.cleanup()
 
@@ -220,13 +227,17 @@ class ProcessClient:
                 self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
                 return self._mourn(self._why_gone())
-            elif time.monotonic() - heard > self._silence_timeout_s:
+            elif time.monotonic() - heard > (patience_s := self._patience_s()):
                 self._process.kill()
-                silence = f"the engine process gave no sign of life for {self._silence_timeout_s:g} s"
+                silence = f"the engine process gave no sign of life for {patience_s:g} s"
                 return self._mourn(self._label + silence)
         if self._sentence is not None or not self._process.is_alive():  # it was gone before anybody closed it
             return self._mourn(self._why_gone())
         self._send(msgspec.msgpack.encode(Close()))
+
+    def _patience_s(self) -> float:
+        """How long it may be silent."""
+        return self._silence_timeout_s
 
     def _sign_of_life(self) -> None:
         """A child sees by itself whether its front is there."""
@@ -272,8 +283,7 @@ class ProcessClient:
             self._process.join(CLOSE_TIMEOUT_S)
         self._sinks.fail_all(self._dead or "the engine was closed")
         self._profiles.fail_all(self._dead or "the engine was closed")
-        self._socket.close()
-        self._folder.cleanup()
+        self._put_away()
 
 
 def profile_each(engines: Mapping[str, ProcessClient], seconds: float) -> dict[str, dict[str, int]]:

@@ -212,6 +212,10 @@ class ProcessPair:
         return self._dead is None and not self._closing.is_set() and self._completion.alive
 
     @property
+    def ready(self) -> bool:
+        return self.alive and self._engines[0].alive
+
+    @property
     def stats(self) -> EngineStats:
         """The sum over both; empty when they are gone."""
         return total_stats(self.rank_stats)

@@ -15,13 +15,14 @@ from headrace.contract.errors import EngineDead
 
 from .messages import POLL_MS, Close, Failed, Greet, Poke, Ready, ToFront
 from .process import ProcessClient
-from .sockets import Secure, connect_dealer
+from .sockets import Line, Secure, connect_dealer
 from .starting import Flag
 
 log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 600.0
 SILENCE_TIMEOUT_S = 10.0
+CUT_OFF_TIMEOUT_S = 2.0  # without a connection: its process has ended, or is being started anew
 PING_S = 1.0
 REMIND_FIRST_S, REMIND_S = 5.0, 30.0  # of waiting: then who waits is told for whom, and again
 REFUSED_FOR_S = 20.0  # longer than an engine takes to notice that its front is gone
@@ -86,6 +87,7 @@ class RemoteClient(ProcessClient):
         elsewhere: Any = _Elsewhere()
         self._process, self._folder = elsewhere, elsewhere
         self._socket = connect_dealer(address, secure)
+        self._line = Line(self._socket)
         self._begin(connect_timeout_s, silence_timeout_s, give_up, on_dead)
 
     def _await_ready(self, timeout_s: float) -> dict[str, Any]:
@@ -95,6 +97,7 @@ class RemoteClient(ProcessClient):
         why = f"{self._address}: no answer within {timeout_s:g} s (is it running, and is the secret the same?)"
         while time.monotonic() < deadline and not self._give_up.is_set():
             self._ping(Greet())
+            self._line.cut()  # its news must be read: a full monitor stops all of the context's sockets
             if not self._socket.poll(POLL_MS):
                 if reminder.due(time.monotonic()):
                     log.warning("still waiting for %s: %s", self._called, reason)
@@ -117,8 +120,21 @@ class RemoteClient(ProcessClient):
     def _sign_of_life(self) -> None:
         self._ping(Poke())
 
+    def _put_away(self) -> None:
+        self._line.close()
+        super()._put_away()
+
+    def _patience_s(self) -> float:
+        return min(CUT_OFF_TIMEOUT_S, self._silence_timeout_s) if self._line.cut() else self._silence_timeout_s
+
+    def _take(self, answer: ToFront) -> None:
+        if isinstance(answer, Failed):  # it does not know us: another process than before, or it had given us up
+            self.kill(f"{self._address}: {answer.message}")
+        super()._take(answer)
+
     def _mourn(self, why: str) -> None:
         """It may be alive after all: then it need not go on for us."""
         with contextlib.suppress(zmq.Again):
             self._socket.send(msgspec.msgpack.encode(Close()), zmq.NOBLOCK)
+        self._line.close()  # nobody reads it from here on, while the socket goes on connecting until it is put away
         super()._mourn(why)

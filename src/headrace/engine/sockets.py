@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from headrace.contract.errors import StoreError
 
@@ -36,6 +37,32 @@ def bind_router(
         socket.close()
         raise StoreError(address, f"cannot be listened on: {error}") from error
     return socket
+
+
+class Line:
+    """Watches whether a dealer's connection stands. What closes it is an end of the other process (or a reset on the
+    way), not its silence; the socket itself connects again by itself, and says nothing of either.
+
+    Ask it regularly as long as it is open, also while nobody answers: refused attempts are news too, and where too many
+    lie unread, everything that the sockets of the context do stands still.
+    """
+
+    def __init__(self, dealer: zmq.Socket[bytes]) -> None:
+        self._dealer = dealer
+        self._events = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._cut = False
+
+    def cut(self) -> bool:
+        """It stood, and does not now."""
+        while self._events.poll(0):
+            self._cut = recv_monitor_message(self._events)["event"] == zmq.EVENT_DISCONNECTED
+        return self._cut
+
+    def close(self) -> None:
+        """Before the dealer is closed; again does nothing."""
+        if not self._events.closed:
+            self._dealer.disable_monitor()
+            self._events.close()
 
 
 def _prepared(kind: int, secure: Secure | None, high_water: int, linger_ms: int) -> zmq.Socket[bytes]:

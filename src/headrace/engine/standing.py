@@ -129,6 +129,8 @@ class StandingEngine:
         if isinstance(message, Greet):
             self._greet(front)
         if front != self._front:
+            if not isinstance(message, Greet | Close):  # it speaks to whoever was here before, or has been given up
+                self._send(front, Failed("the engine does not know this front; it was started again, or gave it up"))
             return
         self._heard_s = time.monotonic()
         if isinstance(message, Close):

@@ -14,7 +14,7 @@ from time import perf_counter
 
 import numpy as np
 
-from headrace._core import StepCost
+from headrace._core import NOTHING_DRAWN, StepCost
 from headrace.contract.batch import PackedBatch
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
 from headrace.contract.result import Speculated
@@ -226,11 +226,10 @@ class Speculator:
 
 
 def last_tokens(plan: StepPlan, verdict: Verdict) -> IntArray:
-    """(S,): the last token that each slice emits, -1 where it emits none."""
+    """(S,): the last token that each slice emits; -1 where none was asked for, NOTHING_DRAWN where none could be drawn."""
     last = np.full(len(plan.seq_ids), -1, dtype=np.int32)
     for s, run in zip(np.flatnonzero(plan.samples).tolist(), verdict.runs):
-        if len(run.tokens):
-            last[s] = run.tokens[-1]
+        last[s] = run.tokens[-1] if len(run.tokens) else NOTHING_DRAWN
     return last
 
 

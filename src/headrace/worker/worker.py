@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headrace._core import fill_unknown_ids
+from headrace._core import NOTHING_DRAWN, fill_unknown_ids
 from headrace.contract.batch import PackedBatch
 from headrace.contract.errors import GroupBroken, WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
@@ -241,7 +241,7 @@ class Worker:
             else:
                 drawn, logprobs = draw(self._runner.ops, handle.drawn, plan)
                 ids = drawn.numpy()
-            last[handle.batch.discard == 0] = ids
+            last[handle.batch.discard == 0] = np.where(ids < 0, NOTHING_DRAWN, ids)
         handle.drawn = None
         self._last_sampled = last
         if self._speculator is not None:

@@ -98,7 +98,7 @@ class EngineHost:
     @property
     def ready(self) -> bool:
         """New work would be taken."""
-        return self.llm.client.alive and not self.draining
+        return self.llm.client.ready and not self.draining
 
     def check_model(self, name: str | None) -> None:
         """None means whatever is served."""

@@ -91,7 +91,7 @@ class Server(uvicorn.Server):
         self._say = say or (lambda _words: None)
         self._draining: asyncio.Task[None] | None = None
         self._signals = 0
-        self._hurried = False
+        self._ending = False
         self._main: asyncio.AbstractEventLoop | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
@@ -126,16 +126,22 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
         """A signal came; runs between two bytecodes of the main thread."""
         self._signals += 1
-        self._post(self.begin_drain if self._signals == 1 else self.end_at_once)
-        if self._signals > 1:
-            for child in multiprocessing.active_children():
-                child.kill()  # else its orderly end would be waited for
+        posted = self._post(self.begin_drain if self._signals == 1 else self.end_at_once)
+        if self._signals > 2 or (self.hurried and not posted):  # a third: the loop itself stands still
+            kill_children()
 
-    def _post(self, work: Callable[[], None]) -> None:
-        """On the loop, unless that is over."""
+    @property
+    def hurried(self) -> bool:
+        """Whoever stops it has asked twice."""
+        return self._signals > 1
+
+    def _post(self, work: Callable[[], None]) -> bool:
+        """On the loop. False when that is over."""
         with contextlib.suppress(RuntimeError):
             if self._main is not None:
                 self._main.call_soon_threadsafe(work)
+                return True
+        return False
 
     def begin_drain(self) -> None:
         """On the loop."""
@@ -147,20 +153,31 @@ class Server(uvicorn.Server):
         self._draining = asyncio.ensure_future(self._drain())
 
     def end_at_once(self) -> None:
-        """On the loop, while it drains."""
-        if self._hurried:
+        """On the loop. While requests are open ``_drain`` goes on: they hear that the server stops, and not that an
+        engine was killed."""
+        if self._ending:
             return
-        self._hurried = True
+        self._ending = True
         count = self._host.num_requests
         self._say(f"ending at once{f': {_requests(count)} cut short' if count else ''}")
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it would show where each of them was cut
         self.config.timeout_graceful_shutdown = HURRIED_S
         self._host.hurry()
+        if self._draining is None or self._draining.done():
+            kill_children()
 
     async def _drain(self) -> None:
         if not await self._host.drain(self._drain_s):
             await self._host.end_open()
+        if self.hurried:
+            kill_children()
         self.should_exit = True
+
+
+def kill_children() -> None:
+    """For whoever asked twice: the orderly end of an engine would be waited for."""
+    for child in multiprocessing.active_children():
+        child.kill()
 
 
 def _requests(count: int) -> str:
@@ -173,4 +190,6 @@ def run(server: Server, host: EngineHost, bound: socket.socket) -> None:
         try:
             server.run([bound])
         finally:
+            if server.hurried:  # the loop may have ended before it saw that
+                kill_children()
             host.close()
