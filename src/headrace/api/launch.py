@@ -193,6 +193,7 @@ def build_engine(
         relay=None if relay is None else relay(worker, recorder, connector),
         connector=connector,
         expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
+        shares_open_blocks=not model.kv_layout.rewrites,
     )
 
 

@@ -82,7 +82,7 @@ class Preparer:
         text, ids = self._tokens(prompt)
         pictures: tuple[Picture, ...] = ()
         if "images" in fields:
-            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows)
+            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows, self._check_length)
         self._check_length(len(ids))
         self._check_stops(sampling)
         if self._skips_rows and sampling.prompt_logprobs is not None:

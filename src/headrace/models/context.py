@@ -119,6 +119,15 @@ class SharesExperts(Protocol):
         """Joins the group: from now on all ranks run the same steps. ``rebalance`` None: experts never move."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether other ranks run every step too, and wait in it for this one."""
+        ...
+
+    def leave(self) -> None:
+        """No step comes from here any more: ranks that wait for one get GroupBroken."""
+        ...
+
     def company(self) -> None:
         """A step in which only other ranks have rows. Nothing happens where experts are not shared."""
         ...

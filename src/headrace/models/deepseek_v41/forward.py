@@ -95,6 +95,14 @@ class V41Model:
         about = (self.arithmetic, self.config)
         self.experts = ParallelExperts(exchange, self._share, layers, *about, rebalance)
 
+    @property
+    def shared(self) -> bool:
+        return isinstance(self.experts, ParallelExperts)
+
+    def leave(self) -> None:
+        if isinstance(self.experts, ParallelExperts):
+            self.experts.leave()
+
     def company(self) -> None:
         """A step of the other ranks."""
         self.experts.company(self)
