@@ -21,6 +21,7 @@ from ..protocol.sampling import MAX_STOPS
 MAX_STOP_CHARS = 1 << 18  # of all stop strings, times choices: each choice prepares its own search
 MAX_LISTED_IDS = 1 << 21  # of all lists of ids, times choices: each choice travels with its own
 MAX_CONSTRAINT_BYTES = 1 << 25  # of a structure's text, times choices
+MAX_PICTURE_BYTES = 1 << 27  # of pictures in the sizes they are read in, times choices: each choice travels with all
 MAX_STEP_LOGPROBS = 1 << 12  # ids reported for one token of every choice: what one step may bring
 MAX_LOGPROBS = 1 << 20  # ids reported for all tokens of all choices: an answer told at once holds them to its end
 MAX_PROMPT_LOGPROBS = 1 << 18  # ids reported for all tokens of all prompts
@@ -33,6 +34,7 @@ def check_extent(prepared: Sequence[Prepared]) -> None:
     wanted = prepared[0].sampling
     check_wishes(wanted, sum(len(one.requests) for one in prepared))
     _check_answer(prepared)
+    _check_pictures(prepared)
     if wanted.prompt_logprobs is not None:
         tokens = sum(len(one.token_ids) for one in prepared)
         _bound("prompt_logprobs", "ids", wanted.prompt_logprobs, tokens, MAX_PROMPT_LOGPROBS, "prompt tokens")
@@ -55,6 +57,13 @@ def _check_answer(prepared: Sequence[Prepared]) -> None:
     """``max_tokens`` is set by now: to what was asked, or to what the context has room for."""
     tokens = sum(len(one.requests) * (one.sampling.max_tokens or 0) for one in prepared)
     _bound("logprobs", "ids", prepared[0].sampling.logprobs or 0, tokens, MAX_LOGPROBS, "tokens (max_tokens)")
+
+
+def _check_pictures(prepared: Sequence[Prepared]) -> None:
+    size = sum(len(picture.pixels) for one in prepared for request in one.requests for picture in request.pictures)
+    if size > MAX_PICTURE_BYTES:
+        words = f"{size} bytes of pixels, over all choices, are more than the {MAX_PICTURE_BYTES} of one request"
+        raise InvalidRequest("images", words)
 
 
 def _check_constraint(wanted: SamplingParams, choices: int) -> None:
