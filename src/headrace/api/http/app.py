@@ -21,7 +21,8 @@ from ..protocol.messages_body import CountBody, MessagesBody
 from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
 from .arrivals import Arrival
-from .embedding_routes import Embeddings, embedding_routes
+from .embedding_routes import embedding_routes
+from .embeddings import Embeddings
 from .errors import HttpError, as_http
 from .extent import check_extent
 from .host import EngineHost
@@ -70,7 +71,6 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     app.include_router(page_routes(host))
     if settings.embeddings is not None:
         app.include_router(embedding_routes(host, settings.embeddings))
-        host.when_draining.append(settings.embeddings.process.leave)
     if settings.profile:
         app.include_router(profile_routes(host))
     _add_generation(app, host)

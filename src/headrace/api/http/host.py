@@ -79,6 +79,8 @@ class EngineHost:
         self.created = int(time.time())
         self.draining = False
         self.when_draining: list[Callable[[], None]] = []
+        self.when_ending: list[Callable[[], None]] = []
+        self.others: list[Callable[[], int]] = []  # open requests that need no engine
         self.num_open = 0
         self.open_by = Counter[str]()  # the same, by tenant
         self._generations: set[HostedGeneration] = set()
@@ -120,7 +122,7 @@ class EngineHost:
     @property
     def num_requests(self) -> int:
         """Taken on and not yet answered."""
-        return len(self._generations)
+        return len(self._generations) + sum(count() for count in self.others)
 
     def check_room(self, count: int = 1, tenant: Tenant | None = None) -> None:
         """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full, or the
@@ -205,9 +207,9 @@ class EngineHost:
         for told in self.when_draining:
             told()
         end = time.monotonic() + deadline_s
-        while self.num_open and time.monotonic() < end and not self._hurried:
+        while self.num_requests and time.monotonic() < end and not self._hurried:
             await asyncio.sleep(0.02)
-        return self.num_open == 0
+        return self.num_requests == 0
 
     def hurry(self) -> None:
         """Ends the wait of ``drain``."""
@@ -217,8 +219,10 @@ class EngineHost:
         """Ends every request with an error that says why. Clients that do not take it are not waited for long."""
         for generation in list(self._generations):
             generation.fail(stopping())
+        for told in self.when_ending:
+            told()
         end = time.monotonic() + END_S
-        while self.num_open and time.monotonic() < end:
+        while self.num_requests and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
     def close(self) -> None:
