@@ -15,6 +15,7 @@ from headrace.contract.request import SamplingParams
 from ..text.answer_forms import Mark
 from ..text.tokenizer import Tokenizer
 from .answer import CallBegun, CallEnded, CallGrew, Event, Said, Thought
+from .call_body import object_of
 from .news import News
 
 
@@ -156,8 +157,5 @@ class RecipeParser:
         if not self._calls:
             return []
         name, arguments = self._calls[-1]
-        try:
-            whole = isinstance(json.loads(arguments), dict)
-        except (ValueError, RecursionError):
-            whole = False
+        whole = object_of(arguments) is not None
         return [CallEnded(len(self._calls) - 1)] if whole and name in self._reading.names else []
