@@ -1,4 +1,4 @@
-"""Tokens are read no sooner than their text is told, whatever bytes they are and however a stop string holds it back."""
+"""Tokens are read no sooner than their text is told, whatever its bytes and however a stop holds it back."""
 
 from __future__ import annotations
 
