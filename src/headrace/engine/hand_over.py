@@ -28,6 +28,7 @@ from .roster import Roster
 MOST_COMPILING = 64
 MOST_COPIES = 16  # queued on the device and not done: its queue is bounded, and the steps themselves go through it
 LOST_WORDS = "the prompt engine died before it had handed the request over"
+SWALLOWED_WORDS = "the connection to the completion engine broke while the request was handed over"
 
 
 def attempted(copy: Callable[[], Any]) -> Any:
@@ -76,6 +77,9 @@ class Giver:
 
     def turn(self, roster: Roster) -> None:
         """Offers every sequence whose prompt is computed, as far as there is room."""
+        for item in self._port.take_lost():
+            if not self._port.offer_bare(item, SWALLOWED_WORDS):
+                roster.end_unknown(item.request.request_id, "error", SWALLOWED_WORDS)
         now = self._clock()
         prompted, self._copies = roster.core.prompted_ids(), unfinished(self._copies)
         self._since = {seq_id: self._since.get(seq_id, now) for seq_id in prompted}
@@ -172,12 +176,15 @@ class Taker:
         name = request.request_id
         if roster.has(name) or self._port.holds(name):
             return
-        self._port.end_later(name, LOST)
-        if self._recall is None:
+        ended = self._port.end_of(name)
+        self._port.end_later(name, ended or LOST)
+        if ended not in (None, LOST):  # nobody waits for it any more
+            roster.end_unknown(name, str(ended))
+        elif self._recall is None:
             roster.end_unknown(name, "error", LOST_WORDS)
-            return
-        deadline = self._clock() + self._port.patience_s
-        self._receive(roster, HandedOver(request, output_ids, 0, None, (), lost(EngineDead(LOST_WORDS)), deadline))
+        else:
+            deadline, content = self._clock() + self._port.patience_s, lost(EngineDead(LOST_WORDS))
+            self._receive(roster, HandedOver(request, output_ids, 0, None, (), content, deadline))
 
     def _take(self, roster: Roster) -> bool:
         """Whether there may be something to do now: one was taken."""

@@ -125,6 +125,8 @@ class ProcessPair:
     def _from_prompt(self, way: _Way, prompt: ProcessClient, delta: TokenDelta) -> None:
         with way.lock:
             if prompt.dead is not None and delta.finish_reason is not None:
+                if way.over:  # its last delta is being delivered
+                    return
                 if way.told:  # it may have been handed over: only its taker knows
                     way.lost = True
                     self._completion.lose(way.request, tuple(way.first))

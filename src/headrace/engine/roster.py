@@ -135,7 +135,7 @@ class Roster:
         else:
             self.end(entry.request.request_id, reason, error)
 
-    def end_unknown(self, request_id: str, reason: str, error: str) -> None:
+    def end_unknown(self, request_id: str, reason: str, error: str | None = None) -> None:
         """Tells the end of a request that never came here."""
         self._tell(TokenDelta(request_id=request_id, finish_reason=reason, error=error))
 
