@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -107,14 +107,14 @@ class CopyingWorker(FakeWorker):
         super().__init__()
         self.device, self.refuses, self.copies = device, False, 0
 
-    def write_blocks(self, blocks: Sequence[int], content: Any, rows: Sequence[int]) -> Any:
+    def write_blocks(self, *_: Any) -> Any:
         if self.refuses:
             raise WorkerError("the device is stuck")
         self.copies += 1
         return self.device.launch(lambda: None)
 
-    def read_blocks(self, blocks: Sequence[int]) -> Any:
-        return self.write_blocks(blocks, None, ())
+    def read_blocks(self, *_: Any) -> Any:
+        return self.write_blocks()
 
 
 class Pair:
@@ -135,7 +135,9 @@ class Pair:
 
     def ask(self, count: int) -> None:
         for i in range(count):
-            request = Request(request_id=f"r{i}", prompt_token_ids=[i, 2], sampling=SamplingParams(max_tokens=3, seed=0))
+            request = Request(
+                request_id=f"r{i}", prompt_token_ids=[i, 2], sampling=SamplingParams(max_tokens=3, seed=0)
+            )
             self.prompt.submit(request)
 
     def tick(self, engine: Engine, turns: int = 1) -> None:

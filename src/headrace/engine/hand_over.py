@@ -59,6 +59,10 @@ class Relay(Protocol):
         """The giver of a request died when it had reported these tokens; perhaps it had handed the request over."""
         ...
 
+    def abandon(self, roster: Roster) -> None:
+        """Nobody waits for what lives here, or is on its way here, any more."""
+        ...
+
     def close(self, roster: Roster, reason: str, error: str | None) -> None: ...
 
 
@@ -102,6 +106,10 @@ class Giver:
 
     def lost(self, roster: Roster, request: Request, output_ids: tuple[int, ...]) -> None:
         """It is told to who takes."""
+
+    def abandon(self, roster: Roster) -> None:
+        """What was on its way from here ends over there."""
+        self._port.take_lost()
 
     def _give(self, roster: Roster, entry: Entry, now: float) -> None:
         seen: Any = roster.core.inspect(entry.seq_id)
@@ -185,6 +193,11 @@ class Taker:
         else:
             deadline, content = self._clock() + self._port.patience_s, lost(EngineDead(LOST_WORDS))
             self._receive(roster, HandedOver(request, output_ids, 0, None, (), content, deadline))
+
+    def abandon(self, roster: Roster) -> None:
+        """What waits in the port never begins; the rest lives in the roster."""
+        while self._port.take() is not None:
+            pass
 
     def _take(self, roster: Roster) -> bool:
         """Whether there may be something to do now: one was taken."""

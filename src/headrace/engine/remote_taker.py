@@ -166,7 +166,7 @@ class RemoteTaker:
             self._receive(giver, known, message, frames)
 
     def _welcome(self, giver: bytes, known: _Giver, hello: Hello) -> None:
-        """Answers, and repairs what a broken connection has swallowed: offers, drops, and the news of what was taken."""
+        """Answers, and repairs what a broken connection has swallowed: offers, drops, the news of what was taken."""
         for name in hello.drops:
             self._drop(giver, known, name)
         self._came = {name: whose for name, whose in self._came.items() if whose != giver or name in hello.offers}

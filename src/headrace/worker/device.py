@@ -18,7 +18,7 @@ from headrace.obs.launch_guard import LaunchGuard
 
 MAX_QUEUED = 64
 """Launches. The loop keeps two steps (four launches) in flight, and with them two saves. Loads (``kv_traffic``) and
-copies of a hand-off (``hand_over``) are bounded by who asks for them: none finds the queue full, least of all a step."""
+copies of a hand-off (``hand_over``) are bounded by who asks for them: a step never finds the queue full."""
 
 
 class Ticket(Future[Any]):
