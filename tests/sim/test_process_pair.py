@@ -22,6 +22,7 @@ from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.hand_over import LOST_WORDS
+from headrace.engine.process import ProcessClient
 from headrace.engine.process_pair import ProcessPair, _Way, children
 from headrace.worker.fake import rolling_token
 
@@ -219,3 +220,20 @@ def test_one_that_is_over_is_not_asked_for_again_when_its_prompt_engine_dies(pai
     prompt = SimpleNamespace(dead="the engine process died")
     pair._from_prompt(way, prompt, TokenDelta(request_id="over", finish_reason="error"))  # type: ignore[arg-type]
     assert (lost, news.empty()) == ([], True)
+
+
+def test_a_prompt_engine_that_cannot_be_started_again_for_whatever_reason_ends_the_pair(
+    pair: ProcessPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker = Asker(pair)
+    asker.ask("decoding", [1, 2, 3], 3000)
+    asker.until(lambda: len(asker.tokens["decoding"]) > 2)
+
+    def broken(*_: object) -> ProcessClient:
+        raise OSError("no descriptors are left")
+
+    monkeypatch.setattr(pair, "_starter", broken)
+    os.kill(pair.pids[0] or 0, signal.SIGKILL)
+    asker.until(asker.all_ended)
+    assert "no descriptors are left" in str(asker.ends["decoding"].error)
+    assert not pair.alive

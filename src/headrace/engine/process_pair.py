@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.contract.errors import EngineDead
+from headrace.contract.errors import EngineDead, HeadraceError
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats, total_stats
@@ -188,8 +188,8 @@ class ProcessPair:
         dead = self._prompt
         try:
             prompt = self._start(0, self._closing)
-        except EngineDead as error:
-            self._prompt_died(str(error))
+        except Exception as error:  # whatever it is, nobody else would notice
+            self._prompt_died(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
             return
         with self._lock:
             self._prompt = prompt
