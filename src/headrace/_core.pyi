@@ -411,6 +411,8 @@ class Scheduler:
 
 UNKNOWN_TOKEN: int = -1
 
+NOTHING_DRAWN: int = -2
+
 def fill_unknown_ids(input_ids: Annotated[NDArray[numpy.int32], dict(order='C', device='cpu')], query_start_loc: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], prev_positions: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)], last_sampled: Annotated[NDArray[numpy.int32], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> None:
     """
     Device-side correction, in place: the only thing a host cannot know when it packs a step while the one before is in flight is a sequence's newest token. input_ids (T,), query_start_loc (S+1,), prev_positions (S,), last_sampled (S_prev,), all int32. Raises InvalidField, changing nothing: a broken plan must never reach a model.

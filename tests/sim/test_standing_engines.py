@@ -213,3 +213,9 @@ def test_an_engine_that_cannot_be_understood_leaves_nobody_waiting(standing: Sta
 def test_an_address_that_is_none_is_an_engine_that_is_not_there() -> None:
     with pytest.raises(EngineDead, match="the decode engine at nowhere cannot be connected to"):
         RemoteClient("nowhere", role="decode")
+
+
+def test_a_front_that_comes_to_one_it_cannot_understand_says_so(standing: Standing) -> None:
+    standing.servers[1]._encode = lambda _: b"\xc1"
+    with pytest.raises(EngineDead, match="the engine cannot be understood"):
+        RemoteClient(standing.addresses[1])
