@@ -288,8 +288,8 @@ CommitResult Scheduler::commit(StepId id, std::span<const std::int32_t> num_vali
 }
 
 // Takes back the names that steps in flight gave, and every sequence in those steps: steps after the failed one read
-// what it should have written. So does whoever holds a block that they name or fill without being in one of them: it was
-// placed upon it, or got a copy of its own and then no row.
+// what it should have written. So does whoever holds a block that they name or fill without being in one of them: it
+// was placed upon it, or got a copy of its own and then no row.
 void Scheduler::void_steps_in_flight() {
   std::unordered_set<SeqId> touched;
   std::unordered_set<BlockId> lost;

@@ -26,12 +26,8 @@ struct Scratch {
   std::vector<std::int32_t> chosen;  // entries that some row of the item reads, ascending
   std::vector<const float*> of_row;
 
-  float* room_for_keys(std::int64_t floats) {
-    return room(keys, key_floats, floats);
-  }
-  float* room_for_weights(std::int64_t floats) {
-    return room(weights, weight_floats, floats);
-  }
+  float* room_for_keys(std::int64_t floats) { return room(keys, key_floats, floats); }
+  float* room_for_weights(std::int64_t floats) { return room(weights, weight_floats, floats); }
 
  private:
   static float* room(AlignedArray<float>& array, std::int64_t& size, std::int64_t floats) {

@@ -34,7 +34,9 @@ void parallel_for_items(std::int64_t items, Deal deal, ItemFunction run, const v
 template <typename Body>
 void parallel_for(std::int64_t items, const Body& body, Deal deal = Deal::kStretches) {
   static_assert(std::is_invocable_v<const Body&, std::int64_t>);
-  const ItemFunction run = [](const void* context, std::int64_t item) noexcept { (*static_cast<const Body*>(context))(item); };
+  const ItemFunction run = [](const void* context, std::int64_t item) noexcept {
+    (*static_cast<const Body*>(context))(item);
+  };
   parallel_for_items(items, deal, run, &body);
 }
 

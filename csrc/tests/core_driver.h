@@ -74,10 +74,11 @@ class Driver {
     return result;
   }
 
-  void fail() {
-    core.fail(in_flight.front().step);
+  std::vector<SeqId> fail() {
+    const std::vector<SeqId> alive = core.fail(in_flight.front().step);
     in_flight.pop_front();
     check();
+    return alive;
   }
 
   // The result of the oldest step as raw arrays, for results that must be refused.

@@ -114,6 +114,9 @@ TEST(pack_unknown_tokens_are_the_last_of_their_slice_and_were_sampled_before) {
   Ints ids{7, kUnknownToken, kUnknownToken};
   fill_unknown(ids, starts, previous, last);
   CHECK_EQ(ids, (Ints{7, 41, 40}));
+  Ints vain{7, kUnknownToken, kUnknownToken};
+  fill_unknown(vain, starts, previous, Ints{kNothingDrawn, 41});
+  CHECK_EQ(vain, (Ints{7, 41, 0}));  // the row of a sequence that ends: any id, and no fault of its neighbours'
   for (const auto& [rows, before] : {std::pair{Ints{kUnknownToken, 5, 6}, previous},       // not the last
                                      std::pair{Ints{7, 8, kUnknownToken}, Ints{1, 0, 2}},  // nobody's
                                      std::pair{Ints{7, 8, kUnknownToken}, Ints{1, 0, -1}}}) {

@@ -449,6 +449,41 @@ TEST(phases_what_came_without_all_its_kv_computes_the_rest_beside_others) {
   CHECK_EQ(driver.core.allocator().pool().num_used(), 0);
 }
 
+TEST(phases_a_failure_takes_along_who_was_placed_upon_its_blocks) {
+  SchedulerConfig config = phased(Role::kCompletion, 40, 6);
+  config.prefix_caching = true;
+  Driver driver(config);
+  for (SeqId id : {1, 2}) {
+    SequenceSpec spec = spec_of(id, prompt_of(16, 50), 5);
+    spec.outputs = {token_at(id, 16)};
+    driver.core.add(spec);
+  }
+  CHECK(driver.core.place(1, true));
+  driver.core.set_ready(1, true);
+  CHECK(driver.plan(kDecode));
+  CHECK_EQ(driver.scheduled(1), 6);
+  CHECK(driver.core.place(2, true));
+  CHECK_EQ(driver.core.find(2)->ledger.num_computed(), 4);  // on what that step is to write
+  CHECK_EQ(driver.fail(), (Ids{1}));
+  driver.core.set_ready(2, true);
+  CHECK(!driver.plan(kDecode));
+  CHECK_EQ(driver.core.allocator().pool().num_used(), 0);
+}
+
+TEST(phases_a_failure_takes_along_a_fork_whose_copy_it_did_not_make) {
+  Driver driver(phased(Role::kNormal, 65, 6));
+  driver.add(1, prompt_of(6), 8);
+  step(driver, kPrefill);
+  for (SeqId id = 2; id <= 8; ++id) driver.core.fork(1, spec_of(id, prompt_of(6), 8));
+  CHECK(driver.plan(kDecode));
+  CHECK_EQ(driver.last.seq_ids.size(), 6u);
+  CHECK_EQ(driver.scheduled(2), 0);
+  CHECK(!driver.core.find(2)->shares_last_block);
+  driver.fail();
+  CHECK(driver.core.find(2)->blocks[0].empty());
+  driver.run_dry_phased();
+}
+
 TEST(phases_prompt_engines_keep_what_they_prefilled_for_its_hand_off) {
   Driver driver(phased(Role::kPrompt));
   driver.add(1, prompt_of(6), 8);

@@ -205,6 +205,20 @@ TEST(scheduler_failure_voids_later_steps_and_their_names) {
   driver.run_dry();
 }
 
+TEST(scheduler_a_second_failure_leaves_alone_what_the_first_made_void) {
+  Driver driver(small());
+  driver.add(1, prompt_of(6), 4);
+  driver.plan();
+  driver.add(2, prompt_of(6, 50), 4);
+  driver.plan();
+  CHECK_EQ(driver.last.seq_ids.size(), 2u);
+  CHECK_EQ(driver.fail(), (Ids{1}));
+  driver.core.finish(1);  // as an engine does with those
+  CHECK(driver.fail().empty());
+  CHECK_EQ(driver.core.waiting_ids(), (Ids{2}));
+  driver.run_dry();
+}
+
 TEST(scheduler_failure_drops_results_of_sequences_preempted_before) {
   SchedulerConfig config = small(7, 32);
   config.prefix_caching = false;

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_models
 from v41_data import VARIANTS, folder, goldens
 
 from headrace import LLM, SamplingParams
+from headrace.api import launch
+from headrace.api.text.engram_map import engram_map
 from headrace.contract.errors import ConfigError
 
 
@@ -75,3 +79,19 @@ def test_heads_are_refused_where_there_are_none(tmp_path: Path) -> None:
     path = tiny_models.write_directory(tmp_path, config, tiny_models.random_tensors(config))
     with pytest.raises(ConfigError, match="draft heads"):
         LLM(str(path), speculation="draft_heads", kv_memory=64 << 20)
+
+
+def test_a_tokenizer_that_reads_otherwise_finds_nothing_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Engram hashes shapes the KV, and comes from the tokenizer alone: the weights are the same."""
+    prompt = {"prompt_token_ids": random.Random(3).choices(range(1000), k=200)}
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+
+    def found() -> int:
+        settings = {"dtype": "float32", "max_model_len": 256, "kv_memory": 64 << 20}
+        with LLM(str(folder()), kv_store=str(tmp_path / "kv"), **settings) as llm:
+            [output] = llm.generate(prompt, params)
+        return int(output.num_cached_tokens)
+
+    assert [found(), found()] == [0, 128]
+    monkeypatch.setattr(launch, "engram_map", lambda tokenizer: np.flip(engram_map(tokenizer)).copy())
+    assert found() == 0

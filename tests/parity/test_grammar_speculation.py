@@ -102,6 +102,26 @@ def test_a_request_that_leaves_its_grammar_ends_with_an_error_alone(tiny: Callab
     engine.close()
 
 
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_request_that_leaves_its_grammar_costs_its_neighbours_nothing(
+    tiny: Callable[[str], Model], drafts: bool
+) -> None:
+    """The next step is under way when it is known: it holds the sequence, and an input that nobody drew."""
+    model = tiny("llama")
+
+    def asked() -> list[Request]:
+        stuck = request([4, 5], structured_outputs=ANYTHING, banned_token_ids=list(range(61)), eos_ids=(END,))
+        return [request([1, 2, 3], max_tokens=9), stuck, request([7, 8, 9], max_tokens=9)]
+
+    expected = plain(model, chains(), asked())
+    assert [outcome.finish_reason for outcome in expected] == ["length", "error", "length"]
+    drafter = prophet([asked()[0]], [expected[0]], 0.5) if drafts else None
+    engine = make_engine(model, grammars=chains(), overlap=True, drafter=drafter)
+    assert bits(run(engine, asked())) == bits(expected)
+    assert engine.stats.failed_steps == 0
+    engine.close()
+
+
 def test_rejection_sampling_emits_only_what_the_grammar_allows(tiny: Callable[[str], Model]) -> None:
     """Drafts of another model that knows nothing of the grammar; every id that comes out is walked along again."""
     engine = drafting_engine(tiny("llama"), tiny("qwen3"), True, grammars=chains())

@@ -17,6 +17,7 @@ from headrace.contract.errors import GroupBroken
 from headrace.contract.request import Request
 from headrace.models.deepseek_v41.expert_ranks import ParallelExperts
 from headrace.models.deepseek_v41.forward import V41Model
+from headrace.parallel.eplb.balancer import ExpertShare
 from headrace.parallel.eplb.stats import RebalanceConfig
 from headrace.speculation.ngram import NgramDrafter
 
@@ -75,10 +76,10 @@ def test_experts_that_move_under_way_change_no_bit(expected: list[object], size:
     for rank in range(size):
         assert bits(found[rank]) == expected[rank::size]
     assert sum(of.expert_load().moves for of in group.models) > 0, "nothing moved, so nothing was shown"
-    first, *others = [
-        [slots.placement.physical_to_logical.tolist() for slots in of.experts._layers] for of in group.models
-    ]  # type: ignore[attr-defined]
+    first, *others = map(placements, group.models)
     assert all(other == first for other in others)
+    began = ExpertShare(0, size, 1).placement(8).physical_to_logical.tolist()
+    assert all(slots != began for slots in first), "rounds come faster than layers: each must have had its turn"
 
 
 def test_guessed_tokens_go_with_shared_experts(expected: list[object]) -> None:
@@ -104,6 +105,40 @@ def test_a_rank_that_fails_in_a_step_ends_the_group(monkeypatch: pytest.MonkeyPa
     group.run(dealt(requests(), 2))
     assert all(isinstance(failure, GroupBroken) for failure in group.failures)
     assert "rank 1 of 2 failed in a step that others share: out of order" in str(group.failures[1])
+    for engine in group.engines:
+        last = engine.close("error", "the group is gone")
+        assert {delta.error for delta in last if delta.finish_reason} == {"the group is gone"}
+
+
+PLACES = {
+    "launch": lambda worker: (worker._packer, "pack"),
+    "clones": lambda worker: (worker._runner, "clone_blocks"),
+    "pictures": lambda worker: (worker._pictures, "placed"),
+    "drafts": lambda worker: (worker._speculator, "revise"),
+}
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_what_fails_beside_the_layers_ends_the_group_too(
+    monkeypatch: pytest.MonkeyPatch, place: str, overlap: bool
+) -> None:
+    """A rank whose step fails before the others meet it there would leave them waiting, or run a step behind."""
+    models = [dummy_share(2, rank) for rank in range(2)]
+    settings: dict[str, Any] = {"token_budget": 40, "drafter": lambda _: NgramDrafter(1, 3), "max_drafts": 3}
+    group = Threads(models, overlap=overlap, **settings)
+    owner, name = PLACES[place](group.engines[1].worker)
+    calls, real = iter(range(1000)), getattr(owner, name)
+
+    def broken(*given: object) -> Any:
+        if next(calls) == 2:
+            raise RuntimeError("out of order")
+        return real(*given)
+
+    monkeypatch.setattr(owner, name, broken)
+    group.run(dealt(requests(), 2))
+    assert all(isinstance(failure, GroupBroken) for failure in group.failures)
+    assert "a step that other ranks share: out of order" in str(group.failures[1])
     for engine in group.engines:
         last = engine.close("error", "the group is gone")
         assert {delta.error for delta in last if delta.finish_reason} == {"the group is gone"}

@@ -86,3 +86,16 @@ def test_heads_draft_for_preempted_sequences(drafting: V41Model) -> None:
     assert engine.core.num_preemptions > 0, "the pool was not small enough to show anything"
     assert engine.stats.verified_drafts > 0
     engine.close()
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_heads_draft_to_the_end_of_the_context(overlap: bool) -> None:
+    """The longest sequence is as long as the model has positions; its last blocks reach beyond them."""
+    short = copy.copy(dummy_model(max_positions=64))
+    short.keep_draft_records()
+    lengths, settings = (49, 58, 63), {"max_model_len": 64, "overlap": overlap}
+    alone = [outcomes(dummy_model(), [item], **settings)[0].bits for item in requests(lengths, max_tokens=64)]
+    engine = make_engine(short, drafter=heads, **(POOL | settings))
+    assert [o.bits for o in run(engine, requests(lengths, max_tokens=64))] == alone
+    assert engine.stats.verified_drafts > 0
+    engine.close()

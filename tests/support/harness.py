@@ -92,7 +92,8 @@ def make_engine(
     speculator = None if made is None else Speculator(made, max_drafts, block_size, model.vocab_size)
     worker = Worker(runner, block_size, guard=guard, speculator=speculator)
     drafting = None if drafter is None else Drafting(max_drafts)
-    return Engine(core, worker, overlap=overlap, guard=guard, drafting=drafting, observer=observer, grammars=grammars)
+    about = {"overlap": overlap, "guard": guard, "drafting": drafting, "observer": observer, "grammars": grammars}
+    return Engine(core, worker, shares_open_blocks=not model.kv_layout.rewrites, **about)  # type: ignore[arg-type]
 
 
 def request(prompt: Sequence[int], eos_ids: tuple[int, ...] = (), **sampling: Any) -> Request:

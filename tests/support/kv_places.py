@@ -33,7 +33,8 @@ class Place:
         gone = self._gone()
         return [not gone and name in self.values for name in keys]
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
+        del again
         gone = self._gone()
         end = usable_grains(specs, len(keys), lambda i, kind: not gone and (keys[i], int(kind)) in self.values)
         return StoreMatch(end, self.values[keys[end - 1], int(specs[0].kind)][1] if end else 0)

@@ -132,7 +132,7 @@ def text(**changes: Any) -> dict[str, Any]:
 
 def narrow() -> dict[str, Any]:
     """Everything small: prompts of some dozen tokens exceed the window, the chosen entries and the candidate blocks."""
-    return text(
+    config = text(
         vocab_size=300,
         hidden_size=64,
         num_attention_heads=4,
@@ -152,13 +152,21 @@ def narrow() -> dict[str, Any]:
         dspark_noise_token_id=299,
         dspark_markov_rank=32,
     )
+    return config | {"image_token_id": 298}
 
 
 @cache
-def dummy_model(mode: str = "float32", backend: str = "cpu", *, narrow_kv: bool = True, seed: int = 5) -> V41Model:
-    """``narrow()`` with random weights."""
+def dummy_model(
+    mode: str = "float32",
+    backend: str = "cpu",
+    *,
+    narrow_kv: bool = True,
+    seed: int = 5,
+    max_positions: int = 1024,
+) -> V41Model:
+    """``narrow()`` with random weights, which depend on the seed alone."""
     torch.set_num_threads(1)
     config = narrow()
-    config["text_config"]["use_fp4_sparse_kv"] = narrow_kv
+    config["text_config"] |= {"use_fp4_sparse_kv": narrow_kv, "max_position_embeddings": max_positions}
     checkpoint = DummyCheckpoint("dummy", config, seed=seed)
     return load_v41(checkpoint, resolve_ops(backend, strict=True), None, mode, None)

@@ -33,7 +33,7 @@ from headrace.kv.records import RecordSpec, block_specs, record_specs
 from headrace.kv.secret import read_secret
 from headrace.kv.shares import DATA, PARITY
 from headrace.kv.weights import model_files, weights_digest
-from headrace.models.context import LayerKV
+from headrace.models.context import HasKVFacts, LayerKV, Model
 from headrace.models.sources import ModelSource
 from headrace.worker.block_transfer import BlockTransfer
 from headrace.worker.kv_transfer import KVTransfer, Launch
@@ -94,7 +94,7 @@ def open_connector(
     config: EngineConfig,
     place: str,
     source: ModelSource,
-    layout: Layout,
+    model: Model,
     layers: list[LayerKV],
     worker: Worker,
     arithmetic: str,
@@ -103,7 +103,7 @@ def open_connector(
 
     ``arithmetic`` names what computes (backend, instruction set): others may round otherwise.
     """
-    block_size = config.cache.block_size
+    layout, block_size = model.kv_layout, config.cache.block_size
     keeps_bytes = isinstance(layout, RecordLayout)
     specs = record_specs(layout, kv_format(config)) if isinstance(layout, KVLayout) else block_specs(layout, block_size)
     secret = None if config.cache.kv_store_secret is None else read_secret(Path(config.cache.kv_store_secret))
@@ -122,6 +122,7 @@ def open_connector(
             ("kv dtype", kv_format(config)),
             ("arithmetic", arithmetic),
             ("layout", repr(layout)),
+            *(model.kv_facts() if isinstance(model, HasKVFacts) else ()),
         ]
         if keeps_bytes:
             facts.append(("block size", str(block_size)))
@@ -138,9 +139,10 @@ def _opened(errand: Errand, space: bytes, specs: Sequence[RecordSpec], kv_fetch:
     """The store, and who reads from it. Raises as ``open_store_at`` does."""
     store, elsewhere = open_store_at(errand), is_address(errand.place)
     if kv_fetch == "thread":
-        return OpenStore(store, space, elsewhere)
+        return OpenStore(store, space, elsewhere, place=errand.place)
     try:
-        return OpenStore(store, space, elsewhere, open_fetcher(errand, max(spec.bytes_per_grain for spec in specs)))
+        fetcher = open_fetcher(errand, max(spec.bytes_per_grain for spec in specs))
+        return OpenStore(store, space, elsewhere, fetcher, place=errand.place)
     except BaseException:
         store.close()
         raise

@@ -176,7 +176,7 @@ def build_engine(
             undo.callback(recorder.close)
         connector = None
         if place is not None:
-            connector = open_connector(config, place, parts.source, model.kv_layout, kv, worker, arithmetic(ops.name))
+            connector = open_connector(config, place, parts.source, model, kv, worker, arithmetic(ops.name))
             undo.callback(connector.close)
         engine = Engine(
             core,
@@ -193,6 +193,7 @@ def build_engine(
             relay=None if relay is None else relay(worker, recorder, connector),
             connector=connector,
             expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
+            shares_open_blocks=not model.kv_layout.rewrites,
         )
         undo.pop_all()
     return engine

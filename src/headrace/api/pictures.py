@@ -7,9 +7,8 @@ grey.
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,17 +17,15 @@ from numpy.typing import NDArray
 
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, InvalidRequest
-from headrace.contract.extras import how_to_get
 from headrace.contract.picture import END, IMAGE, NEWLINE, START, Eyes, Picture, picture_id
 
+from .picture_files import pixels_of, sides_of
 from .text.tokenizer import Tokenizer
 
 GREY = 127
-MOST_SIDE = 1 << 14  # pixels: more is refused before anything is decoded into memory twice
-MOST_PIXELS = 1 << 25  # 96 MiB decoded
 MOST_PICTURES = 64
+MOST_SOURCE_PIXELS = 1 << 26  # of all pictures of a request, before they are scaled
 PLACE_HOLDERS = ("<image>", "<｜deepseek_image｜>")
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 
 class NamedPicture(NamedTuple):
@@ -44,6 +41,22 @@ class Sized:
 
     grid: tuple[int, int]
     stretched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is known of a picture before it is decoded: ``given`` and the field that errors name, its ``sides`` (height,
+    width) and how it is read."""
+
+    given: Any
+    field: str
+    sides: tuple[int, int]
+    sized: Sized
+    cells: tuple[int, int]
+
+    @property
+    def rows(self) -> int:
+        return num_rows(self.cells)
 
 
 def cells_of(eyes: Eyes, grid: tuple[int, int]) -> tuple[int, int]:
@@ -101,52 +114,29 @@ def check_place_holder(eyes: Eyes | None, tokenizer: Tokenizer | None) -> None:
             raise ConfigError("image_token_id", f"{eyes.token_id}, but the tokenizer has {ids[0]} for {name}")
 
 
-def prepare_picture(eyes: Eyes, given: Any, start: int, field: str, most: int | None = None) -> Picture:
+def head_of(eyes: Eyes, given: Any, field: str, most: int | None = None) -> Head:
     """``given``: (height, width, 3) uint8, an encoded file's bytes, or these with a field of their own. ``most``: rows
-    that it may have.
-
-    Raises InvalidRequest naming the field."""
+    that it may have. Raises InvalidRequest naming the field."""
     if isinstance(given, NamedPicture):
         field, given = given
-    rgb = _decoded(given, field)
-    sized = size_for(eyes, rgb.shape[1], rgb.shape[0])
-    down, across = cells_of(eyes, sized.grid)
-    rows = num_rows((down, across))
-    if most is not None and rows > most:
-        words = f"takes {rows} rows of the prompt; this engine cuts no picture, and a step has {most} (token_budget)"
-        raise InvalidRequest(field, words)
-    pixels = _resized(rgb, sized, eyes.patch).tobytes()
+    height, width = sides_of(given, field)
+    sized = size_for(eyes, width, height)
+    head = Head(given, field, (height, width), sized, cells_of(eyes, sized.grid))
+    if most is not None and head.rows > most:
+        words = f"takes {head.rows} rows of the prompt; this engine cuts no picture, and a step has {most}"
+        raise InvalidRequest(field, f"{words} (token_budget)")
+    return head
+
+
+def prepare_picture(eyes: Eyes, head: Head, start: int) -> Picture:
+    """The picture as rows of a prompt from ``start`` on. Raises InvalidRequest where it cannot be decoded."""
+    rgb = pixels_of(head.given, head.field)
+    if rgb.shape[:2] != head.sides:
+        raise InvalidRequest(head.field, "cannot be decoded: its header tells of other sides")
+    pixels, (down, across), grid = _resized(rgb, head.sized, eyes.patch).tobytes(), head.cells, head.sized.grid
     line = bytes([IMAGE] * across + [NEWLINE])
     kinds = bytes([START]) + line * down + bytes([END])
-    return Picture(start=start, kinds=kinds, grid=sized.grid, pixels=pixels, id=picture_id(sized.grid, pixels))
-
-
-def _decoded(given: Any, field: str) -> NDArray[np.uint8]:
-    if isinstance(given, bytes | bytearray):
-        given = _from_file(bytes(given), field)
-    if not isinstance(given, np.ndarray) or given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3:
-        raise InvalidRequest(field, "must be an encoded picture's bytes, or a (height, width, 3) array of uint8")
-    if min(given.shape) < 1 or max(given.shape) > MOST_SIDE:
-        raise InvalidRequest(field, f"has sides {given.shape[:2]}; 1 to {MOST_SIDE} pixels are read")
-    return given
-
-
-def _from_file(data: bytes, field: str) -> NDArray[np.uint8]:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise InvalidRequest(field, f"encoded pictures need pillow: {how_to_get('pictures')}") from error
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as picture:
-            width, height = picture.size
-            if max(width, height) > MOST_SIDE or width * height > MOST_PIXELS:
-                most = f"sides of 1 to {MOST_SIDE} pixels are read, {MOST_PIXELS} pixels in all"
-                raise InvalidRequest(field, f"has {width} x {height} pixels; {most}")
-            return np.asarray(picture.convert("RGB"))
-    except UnidentifiedImageError as error:
-        raise InvalidRequest(field, f"is no picture in one of the formats {', '.join(FORMATS)}") from error
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidRequest(field, f"cannot be decoded: {error}") from error
+    return Picture(start=start, kinds=kinds, grid=grid, pixels=pixels, id=picture_id(grid, pixels))
 
 
 def _resized(rgb: NDArray[np.uint8], sized: Sized, patch: int) -> NDArray[np.uint8]:
@@ -157,7 +147,7 @@ def _resized(rgb: NDArray[np.uint8], sized: Sized, patch: int) -> NDArray[np.uin
     scale = min(high / rgb.shape[0], wide / rgb.shape[1])
     inner = (high, wide) if sized.stretched else tuple(max(1, round(side * scale)) for side in rgb.shape[:2])
     inner = (min(inner[0], high), min(inner[1], wide))
-    shown = torch.from_numpy(np.array(rgb)).permute(2, 0, 1).unsqueeze(0).float()
+    shown = torch.from_numpy(rgb.astype(np.float32)).permute(2, 0, 1).unsqueeze(0)
     if inner != rgb.shape[:2]:
         shown = torch.nn.functional.interpolate(shown, size=inner, mode="bicubic", antialias=True)
     out = np.full((high, wide, 3), GREY, dtype=np.uint8)
@@ -168,13 +158,48 @@ def _resized(rgb: NDArray[np.uint8], sized: Sized, patch: int) -> NDArray[np.uin
 
 
 def expand(
-    eyes: Eyes | None, ids: Sequence[int], given: Any, most: int | None = None
+    eyes: Eyes | None,
+    ids: Sequence[int],
+    given: Any,
+    most: int | None = None,
+    check: Callable[[int], None] | None = None,
 ) -> tuple[list[int], tuple[Picture, ...]]:
-    """``ids`` with each place holder as many times as its picture has rows, and the pictures, in their order.
+    """``ids`` with each place holder as many times as its picture has rows, and the pictures, in their order. ``check``
+    is told how many ids that makes, before anything is decoded.
 
-    Raises InvalidRequest for pictures a model cannot see or an engine cannot take (``most``, as for one), and where
-    there are more or fewer than place holders.
+    Raises InvalidRequest as ``expanded_ids``, what ``check`` raises, and for pictures that cannot be decoded.
     """
+    out, heads, starts = _laid_out(eyes, ids, given, most)
+    if check is not None:
+        check(len(out))
+    assert eyes is not None
+    return out, tuple(prepare_picture(eyes, head, start) for head, start in zip(heads, starts))
+
+
+def expanded_ids(eyes: Eyes | None, ids: Sequence[int], given: Any) -> list[int]:
+    """The ids that ``expand`` gives; nothing is decoded.
+
+    Raises InvalidRequest for pictures a model cannot see or an engine cannot take, and where there are more or fewer
+    than place holders.
+    """
+    return _laid_out(eyes, ids, given, None)[0]
+
+
+def _check_sum(heads: Sequence[Head]) -> None:
+    pixels = 0
+    for head in heads:
+        pixels += head.sides[0] * head.sides[1]
+        if pixels > MOST_SOURCE_PIXELS:
+            words = (
+                f"with the pictures before it has {pixels} pixels, more than the {MOST_SOURCE_PIXELS} of one request"
+            )
+            raise InvalidRequest(head.field, words)
+
+
+def _laid_out(
+    eyes: Eyes | None, ids: Sequence[int], given: Any, most: int | None
+) -> tuple[list[int], list[Head], list[int]]:
+    """Ids, the pictures' heads, and where they begin."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise InvalidRequest("images", "must be a list of pictures")
     if eyes is None:
@@ -184,13 +209,14 @@ def expand(
         raise InvalidRequest("images", f"at most {MOST_PICTURES} pictures, got {len(given)}")
     if places != len(given):
         raise InvalidRequest("images", f"{len(given)} pictures for {places} place holders in the prompt")
+    heads = [head_of(eyes, one, f"images[{number}]", most) for number, one in enumerate(given)]
+    _check_sum(heads)
     out: list[int] = []
-    pictures: list[Picture] = []
+    starts: list[int] = []
     for token in ids:
-        if token != eyes.token_id:
-            out.append(token)
-            continue
-        picture = prepare_picture(eyes, given[len(pictures)], len(out), f"images[{len(pictures)}]", most)
-        pictures.append(picture)
-        out += [token] * len(picture.kinds)
-    return out, tuple(pictures)
+        count = 1
+        if token == eyes.token_id:
+            count = heads[len(starts)].rows
+            starts.append(len(out))
+        out += [token] * count
+    return out, heads, starts

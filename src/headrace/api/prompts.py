@@ -23,6 +23,7 @@ from headrace.contract.request import (
     prompt_seed,
     require_a_token,
 )
+from headrace.contract.salts import plain_salt
 
 from .pictures import expand
 from .text.tokenizer import Tokenizer
@@ -81,7 +82,7 @@ class Preparer:
         text, ids = self._tokens(prompt)
         pictures: tuple[Picture, ...] = ()
         if "images" in fields:
-            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows)
+            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows, self._check_length)
         self._check_length(len(ids))
         self._check_stops(sampling)
         if self._skips_rows and sampling.prompt_logprobs is not None:
@@ -163,7 +164,7 @@ class Preparer:
             sampling=msgspec.structs.replace(sampling, n=1, seed=choice_seed(sampling.seed, choice)),
             eos_ids=self._eos_ids,
             priority=plain.whole("priority", fields.get("priority", 0), -plain.INT32_MAX),
-            cache_salt=plain.text("cache_salt", fields.get("cache_salt", "")),
+            cache_salt=plain_salt("cache_salt", fields.get("cache_salt", "")),
             kv_class=fields.get("kv_class", CHAT),
             arrival=time.monotonic(),
             pictures=pictures,

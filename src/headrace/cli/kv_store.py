@@ -21,7 +21,10 @@ from .flags import ReportFlags, flagged
 if TYPE_CHECKING:
     from headrace.kv.local import LocalStore
 
-Tenant = Annotated[str | None, typer.Option(help="Only what was stored under this cache salt ('' for none).")]
+Tenant = Annotated[
+    str | None,
+    typer.Option(help="Only what this tenant stored; of engines without tenants, what this cache salt did ('': none)."),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,20 +116,21 @@ def purge_command(
     from headrace.kv.reclaim import purge
 
     if everything == (tenant is not None):
-        raise ConfigError("tenant", "say whose values: --tenant SALT, or --all")
+        raise ConfigError("tenant", "say whose values: --tenant NAME, or --all")
     folder = where.folder()
     with opened(folder) as store:
         count = purge(store, None if tenant is None else tenant_tag(tenant))
     _tell({"folder": str(folder), "purged": count}, report)
     if not count:
-        to_stderr(f"nothing was stored {'under this salt ' if tenant is not None else ''}in {folder}")
+        to_stderr(f"nothing was stored {'by this tenant ' if tenant is not None else ''}in {folder}")
         raise typer.Exit(1)
 
 
 @flagged
 def gc_command(report: ReportFlags, where: StoreFlags) -> None:
     """Drop what is too old and give back every byte nobody refers to."""
-    from headrace.kv.reclaim import collect, expire
+    from headrace.kv.collection import collect
+    from headrace.kv.reclaim import expire
 
     with opened(where.folder()) as store:
         before = store.stat()["file_bytes"]

@@ -67,6 +67,11 @@ class RecordingError(HeadraceError, ValueError):
         self.line = line
 
 
+def reason(error: BaseException) -> str:
+    """What an error says, for a log: our own ones name what they are about, others do not without their kind."""
+    return str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}"
+
+
 class StoreError(HeadraceError):
     """A KV store that cannot be opened, reached or cleared. ``where`` names its folder or address."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import stat
 from pathlib import Path
 
@@ -38,3 +39,16 @@ def try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def lock_named(descriptor: int, path: Path) -> bool:
+    """``try_lock``, and whether ``path`` is a name of that file still. Between the opening and the lock whoever had the
+    lock before may have renamed or removed it: a file without its name is nobody's to work on."""
+    if not try_lock(descriptor):
+        return False
+    try:
+        named = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (mine.st_dev, mine.st_ino)

@@ -47,6 +47,11 @@ class KVLayout:
     groups: tuple[KVGroup, ...]
 
     @property
+    def rewrites(self) -> bool:
+        """As ``RecordLayout``: keys and values stay where they were written."""
+        return False
+
+    @property
     def layers_per_group(self) -> int:
         return max(len(group.layers) for group in self.groups)
 
@@ -76,6 +81,12 @@ class RecordLayout:
     fixed_bytes: tuple[int, ...]
     block_multiple: int = 1
     most_drafts: int = 0
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether a later token takes the place of an earlier one's record in the same block: what is fixed per block
+        is what tokens take turns in. A block that is not full must then have one writer, and no other reader."""
+        return any(self.fixed_bytes)
 
     def block_bytes(self, block_size: int, kv_dtype: str = "float32") -> int:  # noqa: ARG002 (records have their own)
         """Bytes of one block, a multiple of ``block_size``. Raises ConfigError for a size that cuts records."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from .salts import joined
+
 START, IMAGE, NEWLINE, END = 0, 1, 2, 3
 """What a row of a picture stands for: its beginning, a cell of it, the end of a line of cells, its end."""
 
@@ -56,4 +58,4 @@ def with_pictures(salt: str, pictures: tuple[Picture, ...]) -> str:
     """A salt for stores that know tokens only: sequences with other pictures, or elsewhere, never meet."""
     if not pictures:
         return salt
-    return "\x1f".join((salt, "pictures", *(f"{p.start}:{p.id}" for p in pictures)))
+    return joined("pictures", salt, *(part for p in pictures for part in (str(p.start), p.id)))

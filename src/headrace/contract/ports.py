@@ -94,7 +94,7 @@ class KVConnector(Protocol):
     ) -> KVSession:
         """``num_local``: tokens the pool holds; -1: nothing shall be loaded. ``wake`` is called on news.
 
-        ``salt`` shapes names; ``tenant`` is whose they are: the same but for what pictures add to the salt.
+        ``salt`` shapes names; ``tenant`` is whose they are: a name, or the caller's salt without what pictures add.
         ``kv_class``: how long what the sequence leaves shall stay.
         """
         ...

@@ -180,6 +180,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One sequence to continue (``n`` choices are n requests). ``sampling.seed`` and ``max_tokens`` are set.
 
     ``shares`` names a request submitted before with the same prompt and limits: another choice of it.
+    ``tenant``: whose it is, for quotas and purging; empty where no tenants are configured, and the salt says it.
     """
 
     request_id: str
@@ -189,6 +190,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     arrival: float = 0.0
     cache_salt: str = ""
+    tenant: str = ""
     kv_class: KVClass = CHAT
     shares: str = ""
     adapter: str = ""

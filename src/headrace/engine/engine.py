@@ -67,7 +67,9 @@ class Engine:
         relay: Relay | None = None,
         connector: KVConnector | None = None,
         expert_load: Callable[[], ExpertLoad] | None = None,
+        shares_open_blocks: bool = True,
     ) -> None:
+        """``shares_open_blocks``: two sequences may hold a block that one of them still writes (see ``Forks``)."""
         self.core = core
         self.worker = worker
         self.intake = Intake(max_waiting)
@@ -89,6 +91,7 @@ class Engine:
             self._kv,
             tell=lambda last: self._deltas.append(last),
             wake=self.intake.poke,
+            shares_open_blocks=shares_open_blocks,
         )
         self._ran = False
         self._num_waiting = 0  # as the loop last saw it: other threads must not ask the core

@@ -3,6 +3,9 @@
 Only in engines that plan prompts apart. A choice waits here until its sibling's prompt is computed. It computes the
 prompt's last row again, in a block of its own, so its tokens are those it would have drawn alone. When the moment was
 missed (the sibling ended, or ran on) it becomes a request like any other.
+
+Until a fork is admitted it holds the sibling's last block, which that one goes on writing. Where it writes over what a
+fork has yet to read there are none: choices wait all the same, and then find the prompt's whole blocks in the cache.
 """
 
 from __future__ import annotations
@@ -22,10 +25,14 @@ from .book import Book, Entry
 class Forks:
     """Used by the loop's thread. ``add`` lets a request in the usual way."""
 
-    def __init__(self, core: Scheduler, book: Book, observer: StepObserver | None) -> None:
+    def __init__(
+        self, core: Scheduler, book: Book, observer: StepObserver | None, shares_open_blocks: bool = True
+    ) -> None:
+        """``shares_open_blocks``: nothing is written over in a block before it is full (``RecordLayout.rewrites``)."""
         self._core = core
         self._book = book
         self._observer = observer
+        self._shares = shares_open_blocks
         self._waiting: dict[int, tuple[Entry, Entry]] = {}
 
     def hold(self, entry: Entry) -> bool:
@@ -48,6 +55,8 @@ class Forks:
                 add(entry)
 
     def _fork(self, parent: Entry, entry: Entry) -> bool:
+        if not self._shares:
+            return False
         prompt = entry.request.prompt_token_ids
         try:
             self._core.fork(parent.seq_id, entry.seq_id, np.asarray(prompt, dtype=np.int32), [])

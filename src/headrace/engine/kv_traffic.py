@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from headrace._core import Scheduler
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import reason
 from headrace.contract.picture import with_pictures
 from headrace.contract.ports import KVConnector, KVSession, StepObserver
 from headrace.contract.request import Request
@@ -37,7 +37,7 @@ def open_session(
         request.adapter,
         core.cached_tokens(seq_id) if reads else -1,
         wake,
-        request.cache_salt,
+        request.tenant or request.cache_salt,
         request.kv_class,
     )
 
@@ -143,7 +143,7 @@ class KVTraffic:
         error = next((e for load in done if (e := load.exception()) is not None), None)
         if error is None or self._connector is None:
             return False
-        self._connector.disable(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
+        self._connector.disable(reason(error))
         self._broken = True
         self._void_through = step + self._core.num_steps_in_flight - 1
         self._core.fail(step)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.contract.errors import EngineDead, HeadraceError
+from headrace.contract.errors import EngineDead, reason
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats, total_stats
@@ -189,7 +189,7 @@ class ProcessPair:
         try:
             prompt = self._start(0, self._closing)
         except Exception as error:  # whatever it is, nobody else would notice
-            self._prompt_died(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
+            self._prompt_died(reason(error))
             return
         with self._lock:
             self._prompt = prompt

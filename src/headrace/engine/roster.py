@@ -40,12 +40,13 @@ class Roster:
         *,
         tell: Callable[[TokenDelta], None],
         wake: Callable[[], None],
+        shares_open_blocks: bool = True,
     ) -> None:
         self.core = core
         self._book = book
         self._observer = observer
         self._tell = tell
-        self._forks = Forks(core, book, observer)
+        self._forks = Forks(core, book, observer, shares_open_blocks)
         self._waits = GrammarWaits(grammars, wake)
         self._kv = kv
 

@@ -26,8 +26,9 @@ class Backend(Protocol):
 
     def has(self, keys: Sequence[Name]) -> list[bool]: ...
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
-        """How many grains from a chain's start can be had."""
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
+        """How many grains from a chain's start can be had. ``again``: asked by a request that has
+        asked before, or by none: it is no turn of a conversation."""
         ...
 
     def get(self, key: bytes, kind: int) -> Bytes | None: ...
@@ -74,8 +75,8 @@ class Gone:
     def has(self, keys: Sequence[Name]) -> list[bool]:
         return [False] * len(keys)
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
-        del keys, specs
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
+        del keys, specs, again
         return StoreMatch(0)
 
     def get(self, key: bytes, kind: int) -> Bytes | None:

@@ -76,7 +76,7 @@ class RemoteStore:
         self._context: zmq.Context[Any] = zmq.Context()
         self._idle: list[zmq.Socket[bytes]] = []
         self._lock = threading.Lock()
-        self._number = 0
+        self._number = self._under_way = 0
         self._backoff = Backoff(clock)
         self._decoder = msgspec.msgpack.Decoder(Answer)
         self._encode = msgspec.msgpack.Encoder().encode
@@ -89,12 +89,13 @@ class RemoteStore:
 
     # -- what a connector asks ----------------------------------------------------------------------------------
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
         rules = [
             KindRule(int(s.kind), 0 if s.match is Match.ALL else s.window) for s in specs if s.match is not Match.NONE
         ]
         answer = self._call(
-            lambda n: Check(number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s), Checked
+            lambda n: Check(number=n, keys=list(keys[:MOST_ITEMS]), rules=rules, lease_s=self._lease_s, again=again),
+            Checked,
         )
         return StoreMatch(0) if answer is None else StoreMatch(answer[0].grains, answer[0].turn, answer[0].lease)
 
@@ -166,12 +167,15 @@ class RemoteStore:
         return answer[0].facts
 
     def close(self) -> None:
+        """Nothing is asked any more. A call that waits has its answer or its deadline: a socket belongs to the thread
+        that uses it, and the last one lets go of the context."""
         with self._lock:
-            self.closed = True
+            self.closed, last = True, self._under_way == 0
             sockets, self._idle = self._idle, []
         for socket in sockets:
             socket.close()
-        self._context.destroy(linger=0)
+        if last:
+            self._context.term()
 
     # -- one call -----------------------------------------------------------------------------------------------
 
@@ -214,21 +218,35 @@ class RemoteStore:
 
     @contextmanager
     def _socket(self) -> Iterator[zmq.Socket[bytes]]:
-        """A connection nobody else uses; one on which something went wrong is not used again."""
+        """A connection nobody else uses; one on which something went wrong is not used again. Closed: TimeoutError."""
         with self._lock:
+            if self.closed:
+                raise TimeoutError("closed")
+            self._under_way += 1
             socket = self._idle.pop() if self._idle else None
-        if socket is None:
-            socket = self._connect()
         try:
+            if socket is None:
+                socket = self._connect()
             yield socket
         except BaseException:
-            socket.close()
+            if socket is not None:
+                socket.close()
+            self._give_back(None)
             raise
+        self._give_back(socket)
+
+    def _give_back(self, socket: zmq.Socket[bytes] | None) -> None:
+        """After a call; none: it is closed."""
         with self._lock:
-            if not self.closed:
+            self._under_way -= 1
+            last = self.closed and self._under_way == 0
+            if socket is not None and not self.closed:
                 self._idle.append(socket)
                 return
-        socket.close()
+        if socket is not None:
+            socket.close()
+        if last:
+            self._context.term()
 
     def _connect(self) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)

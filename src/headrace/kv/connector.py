@@ -11,15 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol
 
-from headrace.contract.errors import StoreError
+from headrace.contract.errors import reason
 from headrace.contract.ports import BlockMover, Bytes
 from headrace.contract.request import CHAT, KVClass
 
 from .ages import BY_NAME
 from .budget import Budget
+from .guarded import Guarded
+from .health import Health
 from .keys import tenant_tag
 from .reading import DirectReader, Reader
 from .records import RecordSpec, StoreMatch
@@ -42,7 +44,7 @@ class Store(Protocol):
         """Whether ``has`` may be asked on the loop's thread."""
         ...
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch: ...
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch: ...
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None: ...
     def release(self, lease: int) -> None: ...
     def has(self, keys: Sequence[tuple[bytes, int]]) -> list[bool]: ...
@@ -56,22 +58,25 @@ class Store(Protocol):
 class OpenStore:
     """A store and the namespace of this engine's model in it (32 bytes). ``elsewhere``: a server that may be gone; it
     is asked something at once, so that whoever named it hears of that at the start. ``fetcher``: who reads instead of
-    the fetch threads themselves. ``counts``: of what lies before the store."""
+    the fetch threads themselves. ``counts``: of what lies before the store. ``place``: what messages call it."""
 
     store: Store
     name_space: bytes
     elsewhere: bool = False
     fetcher: Reader | None = None
     counts: Callable[[], dict[str, int]] = dict
+    place: str = "its place"
 
     @property
     def reader(self) -> Reader:
         return self.fetcher or DirectReader(self.store)
 
     def close(self) -> None:
-        if self.fetcher is not None:
-            self.fetcher.close()
-        self.store.close()
+        try:
+            if self.fetcher is not None:
+                self.fetcher.close()
+        finally:
+            self.store.close()
 
 
 @dataclass(slots=True)
@@ -87,7 +92,7 @@ class ConnectorCounts:
 
 
 class StoreConnector:
-    """A KVConnector. ``open_store`` is called once, on a thread; StoreError from it turns the connector off."""
+    """A KVConnector. ``open_store`` is called once, on a thread; an error from it turns the connector off."""
 
     def __init__(
         self,
@@ -102,6 +107,7 @@ class StoreConnector:
         self.fetch_timeout_s = fetch_timeout_s
         self.budget = Budget(fetch_bytes)
         self.tally = ConnectorCounts()
+        self.health = Health("its place")
         self.opened: OpenStore | None = None
         self.off = False
         self._ready = threading.Event()
@@ -115,21 +121,24 @@ class StoreConnector:
     def _open(self, open_store: Callable[[], OpenStore]) -> None:
         try:
             opened = open_store()
-        except (StoreError, OSError, ImportError) as error:
-            self.disable(str(error))
-        else:
-            self._take(opened)
-        self._ready.set()
+            self.health = Health(opened.place)
+            self._take(replace(opened, store=Guarded(opened.store, self.health)))
+        except Exception as error:  # whatever it is: prompts are computed, and nobody waits for a store
+            self.disable(reason(error))
+        finally:
+            self._ready.set()
 
     def _take(self, opened: OpenStore) -> None:
-        with self._lock:
-            if not self._closed:
-                self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
-                self.opened = opened
-                if opened.elsewhere:
-                    self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
-                return
-        opened.close()  # the engine is gone already
+        try:
+            with self._lock:
+                if not self._closed:
+                    self._saver = Saver(opened.store, self.specs, self.mover, self.tally)
+                    self.opened = opened
+                    if opened.elsewhere:
+                        self._threads.submit(opened.store.has, [])  # the store itself says what is wrong
+        finally:
+            if self.opened is None:  # the engine is gone already, or the saver could not begin
+                opened.close()
 
     def wait_opened(self, timeout_s: float) -> OpenStore | None:
         """The store, once it is open; None when it is not within the time, or never will be. For fetch threads."""
@@ -151,18 +160,30 @@ class StoreConnector:
         if session.worth_asking and not self.off:
             self.tally.asked += 1
             session.begin(time.monotonic() + self.fetch_timeout_s)
-            self._threads.submit(session.fetch).add_done_callback(lambda _: wake())
+            self._fetch(session, wake)
         return session
+
+    def _fetch(self, session: StoreSession, wake: Callable[[], None]) -> None:
+        try:
+            self._threads.submit(session.fetch).add_done_callback(lambda _: wake())
+        except RuntimeError as error:  # the process may start no thread
+            session.cancel()
+            self.health.failed("a fetch", reason(error))
 
     def save(self, session: StoreSession, key: bytes, index: int, blocks: Sequence[int]) -> None:
         """Notes a sealed grain for the next flush."""
         if self._saver is not None and not self.off:
             self._saver.add(Grain(key, session.tenant, index, session.turn, blocks, session.ttl_class))
 
-    def note_stored(self, keys: Sequence[bytes]) -> None:
-        """These need not be saved. From fetch threads."""
+    def learn(self, keys: Sequence[bytes], match: StoreMatch) -> None:
+        """What a look-up told: what is stored need not be saved, what has gone must be again. From fetch threads."""
         if self._saver is not None:
-            self._saver.note_stored(keys)
+            self._saver.learn(keys, match)
+
+    def missed(self, key: bytes, kind: int) -> None:
+        """A value could not be read: it is to be saved again. From fetch threads."""
+        if self._saver is not None:
+            self._saver.missed([(key, kind)])
 
     def flush(self) -> None:
         if self._saver is not None and not self.off:
@@ -184,5 +205,8 @@ class StoreConnector:
         if self._saver is not None:
             self._saver.close()
         if self.opened is not None:
-            self.opened.close()
+            try:
+                self.opened.close()
+            except Exception as error:
+                self.health.failed("closing", reason(error))
         self.off = True

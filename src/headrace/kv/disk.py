@@ -6,10 +6,11 @@ Nothing here decides anything. Every file is for its owner alone (mode 0600), ev
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
+
+from headrace.contract.files import lock_named
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
@@ -31,13 +32,10 @@ class Disk:
     def open(self, path: Path, *, write: bool = False) -> int:
         return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
 
-    def lock(self, fd: int) -> bool:
-        """An exclusive lock that ends with the process; false when somebody else has it. Never waits."""
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+    def lock(self, fd: int, path: Path) -> bool:
+        """An exclusive lock that ends with the process; false when somebody else has it, or when the file is not at
+        ``path`` any more: then nobody would find what is done to it. Never waits."""
+        return lock_named(fd, path)
 
     def write(self, fd: int, buffers: Sequence[Buffer], offset: int) -> int:
         """One gathered write; returns how many bytes were taken, which may be fewer than were given."""

@@ -14,7 +14,9 @@ import lmdb
 
 from .disk import Disk
 
-MAP_BYTES = 1 << 30  # address space; the file is as large as what is in it
+MAP_BYTES = 1 << 34  # address space; the file is as large as what is in it
+VALUE_BYTES = 512  # of the map, for an entry: it takes 115, twice that on half-empty pages, and changes copy pages
+MOST_VALUES = MAP_BYTES // VALUE_BYTES
 MOST_READERS = 512
 LOCK_BYTES = 64 << 10  # more than the table of so many readers takes: 64 bytes each, and a head
 

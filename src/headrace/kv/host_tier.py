@@ -55,14 +55,16 @@ class HostTier:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
-        """The longer of what the store alone gives, and of its blocks with the windows that memories hold."""
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
+        """The longer of what the store alone gives, and of its blocks with the windows that memories hold. The store
+        may be asked twice; the second time is no turn of its own."""
         windows = [spec for spec in specs if spec.match is Match.TRAILING]
-        alone = self._store.match(keys, specs) if self._stores_windows or not windows else StoreMatch(0)
+        asked = self._stores_windows or not windows
+        alone = self._store.match(keys, specs, again) if asked else StoreMatch(0)
         if alone.grains == len(keys) or not windows:
             return alone
         others = [spec for spec in specs if spec.match is Match.ALL]
-        blocks = self._store.match(keys, others) if others else StoreMatch(len(keys))
+        blocks = self._store.match(keys, others, again or asked) if others else StoreMatch(len(keys))
         held = self._in_memories(keys[: blocks.grains], windows) if blocks.grains > alone.grains else set()
 
         def has(grain: int, kind: RecordKind) -> bool:
@@ -71,7 +73,7 @@ class HostTier:
         end = usable_grains(specs, blocks.grains, has)
         if end > alone.grains:
             self._store.release(alone.lease)
-            return replace(blocks, grains=end)
+            return replace(blocks, grains=end, windows_elsewhere=True)
         self._store.release(blocks.lease)
         return alone
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -26,8 +27,10 @@ from .segment import PAGE, padded
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
 SEGMENT = struct.Struct("<QQ")
 TENANT = struct.Struct("<Q")
+SPACE = struct.Struct("<QQ")  # of a namespace: values, and their bytes
 SERVING = struct.Struct("<17xB8x16s24xd")  # of an entry: class, namespace, last use
 LENGTH = struct.Struct("<12xI58x")  # of an entry
+SPACES, COUNTED = b"space", b"counted"  # in the database of facts: a namespace's count, and that there are such
 LIFETIMES = np.array([TTL_S[ttl_class] for ttl_class in range(len(TTL_S))])
 ANY_SPACE = bytes(16)
 
@@ -66,7 +69,10 @@ class Entry:
 
     @classmethod
     def unpack(cls, data: bytes) -> Entry:
-        return cls(*ENTRY.unpack(data))
+        entry = cls(*ENTRY.unpack(data))
+        if entry.offset >= 2**63:
+            raise lmdb.CorruptedError("an entry lies where no file reaches")
+        return entry
 
 
 @dataclass(slots=True)
@@ -75,6 +81,16 @@ class SegmentRow:
 
     size: int = 0
     live: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Of all entries. ``value_bytes``: of payloads."""
+
+    values: int
+    value_bytes: int
+    tenants: int
+    name_spaces: int
 
 
 class Change:
@@ -91,7 +107,7 @@ class Change:
         """Adds or replaces."""
         self.remove(key)
         self._txn.put(key, entry.pack(), db=self._index.entries)
-        self._credit(entry, entry.span)
+        self._credit(entry, 1)
 
     def mark_used(self, key: EntryKey, when: float, turn: int = 0) -> None:
         """Moves an entry to the young end, in a later ``turn`` perhaps; nothing happens when it is gone."""
@@ -106,8 +122,14 @@ class Change:
         if entry is None:
             return False
         self._txn.delete(key, db=self._index.entries)
-        self._credit(entry, -entry.span)
+        self._credit(entry, -1)
         return True
+
+    def remove_at(self, key: EntryKey, entry: Entry) -> bool:
+        """Takes an entry out if it is still where it was; false when it has gone or moved."""
+        now = self.get(key)
+        here = now is not None and (now.segment, now.offset) == (entry.segment, entry.offset)
+        return here and self.remove(key)
 
     def segment(self, number: int) -> SegmentRow | None:
         data = self._txn.get(struct.pack(">I", number), db=self._index.segments)
@@ -137,35 +159,92 @@ class Change:
         data = self._txn.get(tenant, db=self._index.tenants)
         return 0 if data is None else int(TENANT.unpack(bytes(data))[0])
 
-    def _credit(self, entry: Entry, span: int) -> None:
+    def _credit(self, entry: Entry, sign: int) -> None:
+        """Counts an entry that came (1) or went (-1)."""
         row = self.segment(entry.segment)
         if row is not None:
-            packed = SEGMENT.pack(row.size, max(0, row.live + span))
+            packed = SEGMENT.pack(row.size, max(0, row.live + sign * entry.span))
             self._txn.put(struct.pack(">I", entry.segment), packed, db=self._index.segments)
-        total = max(0, self.tenant_bytes(entry.tenant) + span)
-        if total:
-            self._txn.put(entry.tenant, TENANT.pack(total), db=self._index.tenants)
+        total = max(0, self.tenant_bytes(entry.tenant) + sign * entry.span)
+        self._keep(self._index.tenants, entry.tenant, TENANT.pack(total) if total else None)
+        values, size = self._space(entry.name_space)
+        self._note_space(entry.name_space, values + sign, size + sign * entry.length)
+
+    def _keep(self, database: Any, key: bytes, data: bytes | None) -> None:
+        if data is None:
+            self._txn.delete(key, db=database)
         else:
-            self._txn.delete(entry.tenant, db=self._index.tenants)
+            self._txn.put(key, data, db=database)
+
+    def _space(self, name_space: bytes) -> tuple[int, int]:
+        data = self._txn.get(SPACES + name_space, db=self._index.meta)
+        return (0, 0) if data is None else SPACE.unpack(bytes(data))
+
+    def _note_space(self, name_space: bytes, values: int, size: int) -> None:
+        packed = SPACE.pack(values, max(0, size)) if values > 0 else None
+        self._keep(self._index.meta, SPACES + name_space, packed)
+
+    def totals(self) -> Totals:
+        rows = self._txn.cursor(db=self._index.meta)
+        found = rows.iternext() if rows.set_range(SPACES) else ()
+        spaces = [SPACE.unpack(bytes(data)) for key, data in found if bytes(key).startswith(SPACES)]
+        tenants = int(self._txn.stat(db=self._index.tenants)["entries"])
+        return Totals(sum(n for n, _ in spaces), sum(size for _, size in spaces), tenants, len(spaces))
+
+    def count_all(self) -> None:
+        """Once, of an index that was made before namespaces were counted."""
+        if self._txn.get(COUNTED, db=self._index.meta) is not None:
+            return
+        spaces: dict[bytes, tuple[int, int]] = {}
+        for _, data in self._txn.cursor(db=self._index.entries):
+            entry = Entry.unpack(bytes(data))
+            values, size = spaces.get(entry.name_space, (0, 0))
+            spaces[entry.name_space] = values + 1, size + entry.length
+        for name_space, (values, size) in spaces.items():
+            self._note_space(name_space, values, size)
+        self._txn.put(COUNTED, b"1", db=self._index.meta)
 
 
 class Index:
-    """Opens or creates, in an existing folder. Raises lmdb.Error, OSError."""
+    """Opens or creates, in an existing folder. This and every call raise what ``TROUBLE`` names."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
         self._env, self._held = ENVIRONMENTS.take(folder, disk or Disk())
-        self._env.reader_check()  # slots of readers that were killed
-        self.entries = self._env.open_db(b"entries")
-        self.segments = self._env.open_db(b"segments")
-        self.tenants = self._env.open_db(b"tenants")
-        self.meta = self._env.open_db(b"meta")
+        try:
+            self._env.reader_check()  # slots of readers that were killed
+            self.entries, self.segments = map(self._env.open_db, (b"entries", b"segments"))
+            self.tenants, self.meta = map(self._env.open_db, (b"tenants", b"meta"))
+            self._count_all()
+        except BaseException:  # else the next one would be given this environment, whatever lies there by then
+            ENVIRONMENTS.give(self._held)
+            raise
         self._reader = _reader_of(folder / "data.mdb")
+
+    def _count_all(self) -> None:
+        with self._env.begin() as txn:
+            counted = txn.get(COUNTED, db=self.meta) is not None
+        if not counted:  # only then: a writer waits for all others
+            with self.change() as change:
+                change.count_all()
+
+    def check(self) -> None:
+        """Reads what opening a store does not read otherwise. Raises what ``DAMAGED`` names."""
+        with self._env.begin() as txn:
+            for _, data in txn.cursor(db=self.tenants):
+                TENANT.unpack(data)
+            Change(txn, self).totals()
+            int(bytes(txn.get(b"next", b"1", db=self.meta)))
 
     @contextmanager
     def change(self) -> Iterator[Change]:
         """One transaction, all or nothing."""
         with self._env.begin(write=True) as txn:
             yield Change(txn, self)
+
+    def next_segment(self) -> int:
+        """A number nobody had before."""
+        with self.change() as change:
+            return change.next_segment()
 
     def get(self, key: EntryKey) -> Entry | None:
         with self._env.begin() as txn:
@@ -200,6 +279,14 @@ class Index:
     def tenant_bytes(self, tenant: bytes) -> int:
         with self._env.begin() as txn:
             return Change(txn, self).tenant_bytes(tenant)
+
+    def totals(self) -> Totals:
+        with self._env.begin() as txn:
+            return Change(txn, self).totals()
+
+    def segment(self, number: int) -> SegmentRow | None:
+        with self._env.begin() as txn:
+            return Change(txn, self).segment(number)
 
     def all_entries(self) -> list[tuple[EntryKey, Entry]]:
         with self._env.begin() as txn:

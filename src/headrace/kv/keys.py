@@ -74,6 +74,7 @@ def next_key(parent: bytes, grain: Sequence[int], extras: bytes = b"") -> bytes:
     return hashlib.sha256(parent + struct.pack("<I", GRAIN) + words + extras).digest()
 
 
-def tenant_tag(salt: str) -> bytes:
-    """16 bytes that mark a tenant's entries for purging and quotas; they do not lead to its keys."""
-    return hashlib.sha256(b"headrace.kv.tenant/1" + salt.encode()).digest()[:16]
+def tenant_tag(name: str) -> bytes:
+    """16 bytes that mark a tenant's entries for purging and quotas; they do not lead to its keys. ``name``: its name;
+    where no tenants are configured, a salt."""
+    return hashlib.sha256(b"headrace.kv.tenant/1" + name.encode()).digest()[:16]

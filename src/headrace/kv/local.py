@@ -14,29 +14,30 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import lmdb
-
-from headrace.contract.errors import StoreError
+from headrace.contract.errors import StoreError, reason
 
 from . import reclaim
 from .ages import CHAT, expired
 from .backend import part_of
 from .chooser import Chooser
 from .counts import Counts
+from .damage import TROUBLE
 from .disk import Disk
+from .environments import MOST_VALUES
 from .facts import facts_of
 from .health import Health
 from .index import ANY_SPACE, Entry, EntryKey, Index, entry_key
+from .leaving import Leaving
+from .lookup import read_value
 from .place import refuse_foreign
 from .policy import Policy
 from .records import Match, RecordSpec, StoreMatch, usable_grains
 from .recovery import open_index
-from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, decode_head, page_crcs, read_page, read_payload
+from .segment import MOST_VALUE_BYTES, PAGE, Bytes, ValueHead, page_crcs
 from .uses import Uses
-from .writer import SegmentWriter, open_segment
+from .writer import SegmentWriter, new_writer
 
 SEGMENT_BYTES = 64 << 20
-Trouble = (OSError, lmdb.Error)
 
 
 class LocalStore:
@@ -70,6 +71,7 @@ class LocalStore:
         self.segments = folder / "segments"
         self.pinned: Callable[[EntryKey], bool] = lambda _: False  # what must not be evicted now
         self.refused: Entry | None = None  # the last value there was no room for
+        self.leaving, self.most_values = Leaving(), MOST_VALUES
         self._writer: SegmentWriter | None = None
         self._closed = False
         self.index = self._open()
@@ -82,7 +84,7 @@ class LocalStore:
             for path in (self.segments, place):
                 self.disk.make_folder(path)
             index, self.counts.recovered = open_index(self.disk, self.segments, place)
-        except Trouble as error:
+        except TROUBLE as error:
             raise StoreError(str(self.folder), f"cannot be opened: {error}") from error
         return index
 
@@ -92,25 +94,25 @@ class LocalStore:
         """Which of (key, kind) are here, at one moment. A promise of nothing: ``get`` may still miss."""
         try:
             return self.index.served([entry_key(*key) for key in keys], self.name_space, self.clock())
-        except Trouble:
+        except TROUBLE:
             return [False] * len(keys)
 
     def sizes(self, keys: Sequence[tuple[bytes, int]]) -> list[int]:
         """Bytes of values; 0 for what is not here."""
         try:
             return self.index.lengths(entry_key(*key) for key in keys)
-        except Trouble:
+        except TROUBLE:
             return [0] * len(keys)
 
     def turn_of(self, key: bytes, kind: int) -> int:
         """The turn a value was stored in; 0 when it is not here."""
         try:
             entry = self.index.get(entry_key(key, kind))
-        except Trouble:
+        except TROUBLE:
             return 0
         return 0 if entry is None else entry.turn
 
-    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> StoreMatch:
+    def match(self, keys: Sequence[bytes], specs: Sequence[RecordSpec], again: bool = False) -> StoreMatch:
         """How many grains from a chain's start can be had. No lease is needed: what goes meanwhile is a miss."""
         if all(spec.match is Match.ALL for spec in specs):
             end = self._leading(keys, specs)
@@ -118,7 +120,7 @@ class LocalStore:
             names = [(key, int(spec.kind)) for key in keys for spec in specs]
             held = dict(zip(names, self.has(names)))
             end = usable_grains(specs, len(keys), lambda grain, kind: held[keys[grain], int(kind)])
-        self.observe(keys, end, [int(spec.kind) for spec in specs])
+        self.observe(keys, end, [int(spec.kind) for spec in specs], again)
         return StoreMatch(end, self.turn_of(keys[end - 1], int(specs[0].kind)) if end else 0)
 
     def _leading(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> int:
@@ -127,12 +129,12 @@ class LocalStore:
         try:
             names = [key + kind for key in keys for kind in kinds]
             return self.index.leading(names, self.name_space, self.clock()) // len(specs)
-        except Trouble:
+        except TROUBLE:
             return 0
 
-    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
-        """A chain was asked for and so much of it found: what decides who leaves."""
-        self._uses.note_chain(keys, found, kinds)
+    def observe(self, keys: Sequence[bytes], found: int, kinds: Sequence[int], again: bool = False) -> None:
+        """A chain was asked for (``again`` by the same request) and so much of it found: what decides who leaves."""
+        self._uses.note_chain(keys, found, kinds, again)
 
     def get_leased(self, lease: int, key: bytes, kind: int) -> Bytes | None:
         del lease
@@ -149,19 +151,19 @@ class LocalStore:
         """The value, checked; None is a miss, whatever the reason."""
         name = entry_key(key, kind)
         value = None
-        for _ in range(2):  # a value that was moved between the look-up and the read is found at the second try
+        for last in (False, True):  # a value that was moved between the look-up and the read is found at the second try
             try:
                 entry = self.index.get(name)
                 if entry is None or not self._serves_entry(entry):
                     break
-                value = self._read(name, key, entry)
+                value = read_value(self, name, entry, last=last)
                 break
             except FileNotFoundError:
                 continue
-            except Trouble as error:
+            except TROUBLE as error:
                 self.counts.failed_reads += 1
                 if not self._closed:
-                    self.health.failed("reading", error)
+                    self.health.failed("reading", reason(error))
                 break
         if value is None:
             self.counts.misses += 1
@@ -176,33 +178,9 @@ class LocalStore:
         ours = self.name_space in (ANY_SPACE, entry.name_space)
         return ours and not expired(entry.ttl_class, entry.used, self.clock())
 
-    def _read(self, name: EntryKey, key: bytes, entry: Entry) -> Bytes | None:
-        fd = open_segment(self.disk, self.segments, entry.segment)
-        try:
-            page = read_page(self.disk, fd, entry.offset)
-            head = None if page is None else decode_head(page)
-            same = head is not None and (head.key, head.kind, head.length) == (key, entry.kind, entry.length)
-            if head is None or not same or head.dead or head.name_space != entry.name_space:
-                value = None
-            else:
-                value = read_payload(self.disk, fd, entry.offset, head)
-            if value is None:
-                self._drop_damaged(name, entry)
-            return value
-        finally:
-            self.disk.close(fd)
-
-    def _drop_damaged(self, name: EntryKey, entry: Entry) -> None:
-        """Drops an entry whose bytes are not what they should be, unless it points elsewhere by now."""
-        with self.index.change() as change:
-            now = change.get(name)
-            if now is not None and (now.segment, now.offset) == (entry.segment, entry.offset):
-                change.remove(name)
-                self.counts.damaged += 1
-
     def flush_uses(self) -> None:
         """Writes down what was used since the last time: the order in which values leave."""
-        with contextlib.suppress(*Trouble):
+        with contextlib.suppress(*TROUBLE):
             self._uses.flush()
 
     # -- writing ------------------------------------------------------------------------------------------------
@@ -231,8 +209,8 @@ class LocalStore:
             try:
                 stored = self._store(head, payload)
                 self.health.worked("writing")
-            except Trouble as error:
-                self.health.failed("writing", error)
+            except TROUBLE as error:
+                self.health.failed("writing", reason(error))
                 stored = False
             self.counts.puts += stored
             self.counts.failed_puts += not stored
@@ -258,9 +236,7 @@ class LocalStore:
         if self._writer is not None and self._writer.size + head.span > self.segment_bytes and self._writer.count:
             self.seal()
         if self._writer is None:
-            with self.index.change() as change:
-                number = change.next_segment()
-            self._writer = SegmentWriter(self.disk, self.segments, number)
+            self._writer = new_writer(self.disk, self.segments, self.index.next_segment)
         try:
             return self._writer, self._writer.append(head, payload)
         except OSError:
@@ -271,7 +247,7 @@ class LocalStore:
 
     def seal(self) -> None:
         """Closes the open segment, so that it may be collected and outlives a power failure."""
-        with self.lock, contextlib.suppress(*Trouble):
+        with self.lock, contextlib.suppress(*TROUBLE):
             writer, self._writer = self._writer, None
             if writer is not None:
                 writer.seal()
@@ -290,14 +266,14 @@ class LocalStore:
         try:
             with self.index.change() as change:
                 return change.remove(entry_key(key, kind))
-        except Trouble:
+        except TROUBLE:
             return False
 
     def names(self) -> Iterator[tuple[bytes, int]]:
         """(key, kind) of everything that is here. Raises StoreError when the index cannot be read."""
         try:
             entries = self.index.all_entries()
-        except Trouble as error:
+        except TROUBLE as error:
             raise StoreError(str(self.folder), f"cannot be listed: {error}") from error
         return ((name[:-1], name[-1]) for name, _ in entries)
 

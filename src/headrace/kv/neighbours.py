@@ -19,7 +19,7 @@ from .client import RemoteStore
 from .host_memory import HostMemory
 from .segment import checksum
 from .service import Frames, Service
-from .wire import MOST_ITEMS, Answer, Get, Got, Has, Held, Refused, Request
+from .wire import MOST_ITEMS, Answer, Get, Got, Has, Held, Refused, Request, that_fit
 
 TIMEOUT_S = 1.0
 FIND_TIMEOUT_S = 2.0  # after which no further engine is asked
@@ -44,6 +44,8 @@ class MemoryServer(Service):
                 return Held(number=request.number, held=self._memory.has(request.names)), []
             case Get(ranges=None):
                 values = [self._memory.get(*name) for name in request.names]
+                fit = that_fit([0 if value is None else len(value) for value in values])
+                values = [value if fits else None for value, fits in zip(values, fit)]
                 frames = [value.data for value in values if value is not None]
                 crcs = [checksum(value) for value in values if value is not None]
                 return Got(number=request.number, there=[value is not None for value in values], crcs=crcs), frames
@@ -73,7 +75,7 @@ class Neighbours:
         self._directory = RemoteStore(directory, secret=secret, timeout_s=timeout_s)
         self._engines: OrderedDict[str, RemoteStore] = OrderedDict()
         self._seen: OrderedDict[Name, str] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
         self._thread = threading.Thread(target=self._server.run, name="headrace-kv-memory", daemon=True)
         self._thread.start()
 
@@ -121,6 +123,8 @@ class Neighbours:
             engine = self._engines.pop(address, None) or RemoteStore(address, **self._settings)
             self._engines[address] = engine
             old = self._engines.popitem(last=False)[1] if len(self._engines) > MOST_ENGINES else None
+            if self._closed:
+                engine.close()  # whoever still asks has a miss
         if old is not None:
             old.close()
         return engine
@@ -130,5 +134,7 @@ class Neighbours:
         self._directory.withdraw(self.address)
         self._server.stop()
         self._thread.join(CLOSE_TIMEOUT_S)
-        for store in (self._directory, *self._engines.values()):
+        with self._lock:
+            self._closed, engines = True, list(self._engines.values())
+        for store in (self._directory, *engines):
             store.close()

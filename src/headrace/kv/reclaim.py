@@ -1,7 +1,7 @@
-"""Giving space back: expiry, eviction by a policy, and collection by whole segment.
+"""What leaves a store: expiry, eviction by a policy, purges. Its bytes go with their segment (`collection.py`).
 
-The order is always: entries out, bytes after. So nobody finds an entry whose bytes are gone, and what is interrupted
-leaves at most bytes that nobody refers to, which the next collection takes.
+The order is always: entries out, bytes after. So nobody finds an entry whose bytes are gone; a purge alone destroys the
+bytes first, and who finds such an entry meanwhile has a miss.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from headrace.contract.errors import StoreError
+
 from .ages import expired
-from .index import Entry, EntryKey
-from .policy import Item
-from .segment import PAGE, decode_head, read_page, read_payload, scan
-from .writer import open_segment, overwrite, sealed_path
+from .collection import WORTH_MOVING, collect, destroy
+from .index import Entry
+from .segment import FOOT, PAGE, ValueHead, decode_head, is_mark, read_page, scan
+from .writer import open_segment, overwrite, part_path, sealed_path, segment_files
 
 if TYPE_CHECKING:
     from .local import LocalStore
 
-WORTH_MOVING = 0.5  # a segment with more than this share alive is emptied by eviction rather than copied
+PASSES = 16  # of a purge beside a store that is used; more would chase what is stored now, not what was
 ROUNDS = 64  # of making room; then the put is refused
-AGE_PER_GRAIN = 2  # values by which a grain counts as older for each one before it: more than writing a chain takes
-INCOMING: EntryKey = b""  # stands among the entries for what is not stored yet
 
 
 def admit(store: LocalStore, incoming: Entry) -> bool:
@@ -43,14 +43,18 @@ def _behind_refused(refused: Entry | None, incoming: Entry) -> bool:
 
 
 def make_room(store: LocalStore, incoming: Entry) -> bool:
-    """Evicts and collects until a value fits; false when it never will, or is itself what should leave first."""
+    """Evicts and collects until a value fits, into the files and into the index; false when it never will, or is itself
+    what should leave first."""
     need = incoming.span + 2 * PAGE
     for _ in range(ROUNDS):
-        rows = store.index.all_segments()
-        if sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
+        rows, crowded = store.index.all_segments(), store.index.count() >= store.most_values
+        if not crowded and sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
             return True
-        if collect(store) or evict(store, max(need, store.segment_bytes), incoming=incoming):
+        collected = not crowded and collect(store)
+        if collected or evict(store, max(need, store.segment_bytes), incoming=incoming):
             continue
+        if crowded:
+            return False
         own = rows.get(store.open_segment_number or -1)
         if own is None or own.live > WORTH_MOVING * own.size:
             return False
@@ -58,21 +62,6 @@ def make_room(store: LocalStore, incoming: Entry) -> bool:
         if not collect(store):
             return False
     return False
-
-
-def ranked(store: LocalStore, entries: list[tuple[EntryKey, Entry]]) -> list[tuple[EntryKey, Entry]]:
-    """Those that leave first, first: expired ones, then by the policy, to which depth counts as age; of equals the
-    deepest. What is deep is shared by few and of no use without what is before it."""
-    now = store.clock()
-    entries = sorted(entries, key=lambda pair: (pair[1].used, -pair[1].depth))
-    capacity = len(entries)
-
-    def order(numbered: tuple[int, tuple[EntryKey, Entry]]) -> tuple[bool, float, int]:
-        position, (_, entry) = numbered
-        item = Item(position - AGE_PER_GRAIN * entry.depth, entry.depth, entry.turn, size=entry.length)
-        return not expired(entry.ttl_class, entry.used, now), store.policy.rank(item, capacity), -entry.depth
-
-    return [pair for _, pair in sorted(enumerate(entries), key=order)]
 
 
 def within_quota(store: LocalStore, incoming: Entry) -> bool:
@@ -94,17 +83,7 @@ def evict(
 
     Only such as are worth less than ``incoming``; none where these are fewer than ``least`` bytes.
     """
-    victims, freed = [], 0
-    entries = [pair for pair in store.index.all_entries() if tenant in (None, pair[1].tenant)]
-    for key, entry in ranked(store, entries if incoming is None else [*entries, (INCOMING, incoming)]):
-        if freed >= size or key == INCOMING:
-            break
-        if store.pinned(key):
-            continue
-        victims.append(key)
-        freed += entry.span
-    if freed < least:
-        return 0
+    victims = store.leaving.victims(store, size, tenant, incoming, least)
     with store.index.change() as change:
         count = sum(change.remove(key) for key in victims)
     store.counts.evicted += count
@@ -119,86 +98,109 @@ def expire(store: LocalStore) -> int:
         return sum(change.remove(key) for key in old)
 
 
-def collect(store: LocalStore, *, everything: bool = False) -> bool:
-    """Gives the emptiest sealed segment back, copying what lives in it; false when none is worth it.
-
-    ``everything``: any segment with a dead byte is worth it.
-    """
-    rows = store.index.all_segments()
-    own = store.open_segment_number
-    sealed = [n for n in rows if n != own and sealed_path(store.segments, n).exists()]
-    if not sealed:
-        return False
-    number = min(sealed, key=lambda n: rows[n].live / max(1, rows[n].size))
-    row = rows[number]
-    most = row.size - 2 * PAGE - 1 if everything else WORTH_MOVING * row.size
-    if row.live > most:
-        return False
-    if row.live and not _move(store, number):
-        return False
-    store.disk.remove(sealed_path(store.segments, number))
-    with store.index.change() as change:
-        change.forget_segment(number)
-    return True
-
-
-def _move(store: LocalStore, number: int) -> bool:
-    """Copies what lives in a segment to the open one; damaged values are left behind."""
-    living = [(key, entry) for key, entry in store.index.all_entries() if entry.segment == number]
-    fd = open_segment(store.disk, store.segments, number)
-    try:
-        for key, entry in living:
-            _move_value(store, fd, key, entry)
-    finally:
-        store.disk.close(fd)
-    return not any(entry.segment == number for _, entry in store.index.all_entries())
-
-
-def _move_value(store: LocalStore, fd: int, key: EntryKey, entry: Entry) -> None:
-    page = read_page(store.disk, fd, entry.offset)
-    head = None if page is None else decode_head(page)
-    payload = None if head is None or head.dead else read_payload(store.disk, fd, entry.offset, head)
-    if head is None or payload is None or head.key != key[:-1]:
-        with store.index.change() as change:
-            change.remove(key)
-        store.counts.damaged += 1
-        return
-    writer, offset = store.append(head, payload)
-    moved = (writer.number, offset, entry.length, entry.kind, entry.ttl_class, entry.depth, entry.turn)
-    with store.index.change() as change:
-        change.set_size(writer.number, writer.size)
-        now = change.get(key)
-        if now is not None and (now.segment, now.offset) == (entry.segment, entry.offset):
-            change.put(key, Entry(*moved, entry.name_space, entry.tenant, entry.created, now.used))
-
-
 def purge(store: LocalStore, tenant: bytes | None) -> int:
     """Destroys one tenant's values (None: everybody's), evicted ones too: their bytes are overwritten, then forgotten.
 
-    Returns how many entries went. Raises OSError when bytes could not be overwritten; what was done before stays done.
+    Again and again, until a pass finds nothing and no new file: a server may go on, and move values meanwhile. Returns
+    how many entries went. Raises OSError when bytes could not be overwritten, StoreError for a damaged file that is
+    still written to; what was done before stays done.
     """
     with store.lock:
-        for number in store.index.all_segments():
-            with contextlib.suppress(FileNotFoundError):  # collected meanwhile
-                _overwrite_values(store, number, tenant)
-        doomed = [k for k, e in store.index.all_entries() if tenant is None or e.tenant == tenant]
-        with store.index.change() as change:
-            count = sum(change.remove(key) for key in doomed)
+        store.seal()
+        count, seen, torn = 0, set[int](), set[int]()
+        for _ in range(PASSES):
+            numbers = set(segment_files(store.segments))
+            found, torn = _overwrite_values(store, sorted(numbers), tenant)
+            removed = _remove_entries(store, tenant, torn)
+            count += removed
+            if not found and not removed and numbers <= seen:
+                break
+            seen |= numbers
+        for number in torn:
+            _destroy_torn(store, number)
         store.seal()
         while collect(store):
             pass
         return count
 
 
-def _overwrite_values(store: LocalStore, number: int, tenant: bytes | None) -> None:
+def _overwrite_values(store: LocalStore, numbers: list[int], tenant: bytes | None) -> tuple[int, set[int]]:
+    """How many values of a tenant these segments had, and which segments cannot be read through."""
+    found, torn = 0, set[int]()
+    ends = dict.fromkeys(numbers, 0)
+    for number in numbers:
+        with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+            here, ends[number], whole = _overwrite_segment(store, number, tenant)
+            found += here
+            torn |= set() if whole else {number}
+    # In a file that is written to nothing marks the end; what the index knows behind it tells of the damage.
+    behind = {e.segment for _, e in store.index.all_entries() if 0 < ends.get(e.segment, 0) <= e.offset}
+    return found, torn | {number for number in behind if _torn_before(store, number, ends[number])}
+
+
+def _overwrite_segment(store: LocalStore, number: int, tenant: bytes | None) -> tuple[int, int, bool]:
+    """How many values of a tenant it had, where the last value ended, and whether that is the end of the segment."""
     fd = open_segment(store.disk, store.segments, number, write=True)
     try:
+        found, end = 0, PAGE
         for offset, head in scan(store.disk, fd, number):
+            end = offset + head.span
             if not head.dead and (tenant is None or head.tenant == tenant):
                 overwrite(store.disk, fd, offset, head)
-        store.disk.sync(fd)
+                found += 1
+        if found:
+            store.disk.sync(fd)
+        foot = read_page(store.disk, fd, end)
+        sealed = sealed_path(store.segments, number).exists()
+        return found, end, not sealed or (foot is not None and is_mark(foot, FOOT, number))
     finally:
         store.disk.close(fd)
+
+
+def _torn_before(store: LocalStore, number: int, end: int) -> bool:
+    """Whether there is no value at ``end``, where a scan ended: else one has only been written since."""
+    with contextlib.suppress(FileNotFoundError):
+        fd = open_segment(store.disk, store.segments, number)
+        try:
+            page = read_page(store.disk, fd, end)
+            return page is None or decode_head(page) is None
+        finally:
+            store.disk.close(fd)
+    return False
+
+
+def _remove_entries(store: LocalStore, tenant: bytes | None, torn: set[int]) -> int:
+    """Forgets a tenant's entries. What they point at in torn segments no scan has come to: it is overwritten here."""
+    doomed = [(key, entry) for key, entry in store.index.all_entries() if tenant in (None, entry.tenant)]
+    for _, entry in doomed:
+        if entry.segment in torn:
+            with contextlib.suppress(FileNotFoundError):
+                _overwrite_at(store, entry)
+    with store.index.change() as change:
+        return sum(change.remove(key) for key, _ in doomed)
+
+
+def _overwrite_at(store: LocalStore, entry: Entry) -> None:
+    """A value by its place, its header being whole or not; never another tenant's."""
+    fd = open_segment(store.disk, store.segments, entry.segment, write=True)
+    try:
+        page = read_page(store.disk, fd, entry.offset)
+        head = None if page is None else decode_head(page)
+        if head is None and page is not None:
+            head = ValueHead(bytes(32), entry.kind, entry.length, entry.name_space, entry.tenant)
+        if head is not None and not head.dead and head.tenant == entry.tenant:
+            overwrite(store.disk, fd, entry.offset, head)
+            store.disk.sync(fd)
+    finally:
+        store.disk.close(fd)
+
+
+def _destroy_torn(store: LocalStore, number: int) -> None:
+    """A torn segment may hold values that nobody can find by tenant: all of it goes."""
+    part = part_path(store.segments, number)
+    if part.exists():
+        raise StoreError(str(part), "is damaged, and an engine still writes to it: purge again when that has ended")
+    destroy(store, number)
 
 
 def check(store: LocalStore) -> tuple[int, int]:

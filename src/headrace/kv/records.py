@@ -72,11 +72,18 @@ class RecordSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoreMatch:
-    """The first ``grains`` of a chain can be had, under ``lease``; ``turn``: in which the deepest was stored."""
+    """The first ``grains`` of a chain can be had, under ``lease``; ``turn``: in which the deepest was stored.
+    ``windows_elsewhere``: records of windows may have been found beside the store, not in it."""
 
     grains: int
     turn: int = 0
     lease: int = 0
+    windows_elsewhere: bool = False
+
+    def proven(self, keys: Sequence[bytes], specs: Sequence[RecordSpec]) -> list[tuple[bytes, int]]:
+        """What of the chain ``keys`` the store is known to hold: of each kind the grains that had to be there."""
+        told = [spec for spec in specs if spec.match is Match.ALL or not self.windows_elsewhere]
+        return [(key, int(spec.kind)) for spec in told for key in keys[spec.first_needed(self.grains) : self.grains]]
 
 
 def most_grains(specs: Sequence[RecordSpec], num_tokens: int) -> int:

@@ -10,22 +10,18 @@ import logging
 import time
 from pathlib import Path
 
-import lmdb
-
+from .damage import DAMAGED
 from .disk import Disk, write_all
 from .index import Entry, Index, entry_key
 from .segment import FOOT, PAGE, ValueHead, encode_mark, read_payload, scan
-from .writer import PART, SEALED, part_path, sealed_path
+from .writer import PART, part_path, sealed_path, segment_files
 
 log = logging.getLogger("headrace.kv")
 
 
-DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError)
-
-
 def open_index(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
     """The index at ``place`` of the segments in ``folder``, in agreement with them, and how many values were found
-    again. A damaged one is built anew. Raises OSError and lmdb.Error."""
+    again. A damaged one is built anew. Raises what ``TROUBLE`` names."""
     try:
         return _open_recovered(disk, folder, place)
     except DAMAGED as error:
@@ -37,6 +33,7 @@ def open_index(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
 def _open_recovered(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
     index = Index(place, disk)
     try:
+        index.check()
         return index, recover(disk, folder, index)
     except BaseException:
         index.close()
@@ -45,34 +42,23 @@ def _open_recovered(disk: Disk, folder: Path, place: Path) -> tuple[Index, int]:
 
 def recover(disk: Disk, folder: Path, index: Index) -> int:
     """Makes index and files agree; returns how many values were found again."""
-    files = _files(folder)
+    files, known = segment_files(folder), index.all_segments()
     found = 0
     for number in sorted(files):
-        path = files[number]
-        if path.suffix == PART:
-            found += _adopt(disk, folder, number, index)
-        elif number not in index.all_segments():
-            found += _list(disk, path, number, index)
+        with contextlib.suppress(FileNotFoundError):  # sealed or collected meanwhile, by somebody who lives
+            if files[number].suffix == PART:
+                found += _adopt(disk, folder, number, index)
+            elif number not in known:
+                found += _list(disk, files[number], number, index)
     _forget_missing(folder, index)
     return found
 
 
-def _files(folder: Path) -> dict[int, Path]:
-    out = {}
-    for path in folder.iterdir():
-        if path.suffix in (PART, SEALED) and path.stem.isdecimal():
-            out[int(path.stem)] = path
-    return out
-
-
 def _adopt(disk: Disk, folder: Path, number: int, index: Index) -> int:
-    """Seals the segment of a writer that has died; 0 when it lives."""
+    """Seals the segment of a writer that has died; 0 when it lives. Raises FileNotFoundError when it is gone."""
+    fd = disk.open(part_path(folder, number), write=True)
     try:
-        fd = disk.open(part_path(folder, number), write=True)
-    except FileNotFoundError:
-        return 0  # sealed just now
-    try:
-        if not disk.lock(fd):
+        if not disk.lock(fd, part_path(folder, number)):  # its writer lives, or has just sealed it
             return 0
         values = _complete(disk, fd, number)
         end = max((offset + head.span for offset, head in values), default=PAGE)
@@ -89,7 +75,9 @@ def _adopt(disk: Disk, folder: Path, number: int, index: Index) -> int:
 
 
 def _list(disk: Disk, path: Path, number: int, index: Index) -> int:
-    """A sealed segment the index does not know: its index was lost, or the writer died while sealing."""
+    """A sealed segment the index does not know: its index was lost, or the writer died while sealing.
+
+    Raises FileNotFoundError when it is gone."""
     fd = disk.open(path)
     try:
         values = _complete(disk, fd, number)
@@ -126,15 +114,20 @@ def _publish(index: Index, number: int, values: list[tuple[int, ValueHead]], siz
 
 def _forget_missing(folder: Path, index: Index) -> None:
     """Entries of segments that are gone, and the segments' rows."""
-    missing = set(index.all_segments()) - set(_files(folder))
+    missing = {number for number in set(index.all_segments()) - set(segment_files(folder)) if _gone(folder, number)}
     entries = index.all_entries()
-    known = set(index.all_segments()) | set(_files(folder))
+    known = set(index.all_segments()) | set(segment_files(folder))
     with index.change() as change:
         for key, entry in entries:
             if entry.segment in missing or entry.segment not in known:
-                change.remove(key)
+                change.remove_at(key, entry)
         for number in missing:
             change.forget_segment(number)
+
+
+def _gone(folder: Path, number: int) -> bool:
+    """Looks by name: a list of a folder in which a file is just being renamed may have neither of its names."""
+    return not any(path(folder, number).exists() for path in (sealed_path, part_path, sealed_path))
 
 
 def remove_index(folder: Path) -> None:

@@ -37,6 +37,7 @@ from .wire import (
     Request,
     Stored,
     Withdraw,
+    that_fit,
 )
 
 LEASED_SHARE = 0.5  # of the capacity, at most
@@ -92,7 +93,7 @@ class StoreServer(Service):
         names = [(key, rule.kind) for key in request.keys for rule in request.rules]
         held = dict(zip(names, self._store.has(names)))
         end = _usable(request, held)
-        self._store.observe(request.keys, end, [rule.kind for rule in request.rules])
+        self._store.observe(request.keys, end, [rule.kind for rule in request.rules], request.again)
         needed = [(k, r.kind) for r in request.rules for k in request.keys[r.first_needed(end) : end]]
         kinds = sorted({kind for key, kind in needed})
         nothing = Checked(number=request.number, grains=0, kinds=[], lease=0, expires_in_s=0.0, turn=0)
@@ -114,10 +115,13 @@ class StoreServer(Service):
         there: list[bool] = []
         crcs: list[int] = []
         frames: Frames = []
+        leased = [self._leases.covers(request.lease, entry_key(*name)) for name in request.names]
+        sizes = [size * covered for size, covered in zip(self._store.sizes(request.names), leased)]
+        fit = that_fit(sizes)
+        self._counts["gets_without_lease"] += leased.count(False)
+        self._counts["gets_beyond_answer"] += fit.count(False)
         for i, (key, kind) in enumerate(request.names):
-            leased = self._leases.covers(request.lease, entry_key(key, kind))
-            value = self._store.get(key, kind) if leased else None
-            self._counts["gets_without_lease"] += not leased
+            value = self._store.get(key, kind) if leased[i] and fit[i] else None
             if value is not None and request.ranges is not None:
                 offset, length = request.ranges[i]
                 value = value[offset : offset + length] if offset + length <= len(value) else None

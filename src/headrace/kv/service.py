@@ -22,7 +22,8 @@ from .wire import MOST_FRAME_BYTES, Answer, Refused, Request
 log = logging.getLogger("headrace.kv")
 
 POLL_MS = 200
-HIGH_WATER = 1000  # messages a client may be behind
+HIGH_WATER = 1000  # messages of a client that wait to be read
+MOST_UNREAD = 8  # answers that a client has not taken, each up to a frame of values; it asks one thing at a time
 LOOPBACK = ("tcp://127.0.0.1:", "tcp://[::1]:", "tcp://localhost:", "ipc://", "inproc://")
 
 Frames = list[Any]
@@ -55,7 +56,7 @@ class Service:
 
     def _bind(self, listen: str, secret: bytes | None) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        socket.set_hwm(HIGH_WATER)
+        socket.rcvhwm, socket.sndhwm = HIGH_WATER, MOST_UNREAD
         socket.linger = 0
         socket.maxmsgsize = MOST_FRAME_BYTES
         if secret is not None and self._doorman is not None:

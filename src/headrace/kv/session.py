@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace._core import ExtraKeys, grain_chain, grain_root
+from headrace.contract.errors import reason
 from headrace.contract.ports import Bytes
 
 from .ages import CHAT
 from .keys import GRAIN, Extras, next_key
 from .reading import Wanted
-from .records import RecordKind, StoreMatch, most_grains, usable_grains
+from .records import RecordKind, RecordSpec, StoreMatch, most_grains, usable_grains
 
 if TYPE_CHECKING:
     from .connector import OpenStore, StoreConnector
@@ -103,6 +104,8 @@ class StoreSession:
             opened = self._connector.wait_opened(self._deadline - time.monotonic())
             if opened is not None:
                 payloads, end, taken = self._read(opened)
+        except Exception as error:  # the connector guards the store; a reader beside it, or this, may be at fault
+            self._connector.health.failed("a fetch", reason(error))
         finally:
             self._settle(payloads, end, taken)
 
@@ -124,8 +127,8 @@ class StoreSession:
         match = store.match(keys, specs)
         if match.grains > 1:  # what everybody shares says nothing about a conversation
             self.turn = match.turn + 1
-        self._connector.note_stored(keys[: match.grains])
         try:
+            self._connector.learn(keys, match)
             return self._fetch(opened, keys, match) if match.grains > self._first_grain else ({}, 0, 0)
         finally:
             store.release(match.lease)
@@ -142,17 +145,28 @@ class StoreSession:
         if not self._connector.budget.take(size, self._deadline - time.monotonic()):
             self._connector.tally.no_memory += 1
             return {}, 0, 0
-        payloads: Payloads = {}
         names = [Wanted(keys[grain], int(spec.kind), spec.bytes_per_grain) for grain, spec in wanted]
-        with closing(opened.reader.read(match.lease, names, self._deadline)) as values:
-            for (grain, spec), value in zip(wanted, values):
-                if value is not None:
-                    payloads[grain, int(spec.kind)] = value
-                elif spec.kind is RecordKind.BLOCK:
-                    break  # nothing behind it is of use
-                if self._answer is not None:  # cancelled, or late
+        try:
+            with closing(opened.reader.read(match.lease, names, self._deadline)) as values:
+                payloads = self._take(zip(wanted, values), keys)
+            return payloads, self._usable(payloads, end), size
+        except BaseException:
+            self._connector.budget.give(size)
+            raise
+
+    def _take(self, values: Iterable[tuple[tuple[int, RecordSpec], Bytes | None]], keys: Sequence[bytes]) -> Payloads:
+        """What comes, up to the first value without which the rest is of no use."""
+        payloads: Payloads = {}
+        for (grain, spec), value in values:
+            if value is not None:
+                payloads[grain, int(spec.kind)] = value
+            else:
+                self._connector.missed(keys[grain], int(spec.kind))
+                if spec.kind is RecordKind.BLOCK:
                     break
-        return payloads, self._usable(payloads, end), size
+            if self._answer is not None:  # cancelled, or late
+                break
+        return payloads
 
     def _usable(self, payloads: Payloads, end: int) -> int:
         """The prefix that what came allows: the least over all kinds, after the reads."""

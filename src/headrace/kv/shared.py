@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 
 from headrace.contract.errors import StoreError
-from headrace.contract.files import try_lock
+from headrace.contract.files import lock_named
 
 FOLDER = Path("/dev/shm")
 PREFIX = "headrace-kv-"
@@ -57,7 +57,7 @@ def _make(folder: Path) -> tuple[Path, int]:
             continue
         except OSError as error:
             raise StoreError(str(folder), f"no shared memory can be made there: {error.strerror}") from error
-        if try_lock(fd) and path.exists():
+        if lock_named(fd, path):
             return path, fd
         os.close(fd)
     raise StoreError(str(folder), "no shared memory can be made there")
@@ -82,7 +82,7 @@ def sweep_orphans(folder: Path = FOLDER) -> int:
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if try_lock(fd):
+                if lock_named(fd, path):
                     path.unlink()
                     swept += 1
             finally:

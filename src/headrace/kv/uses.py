@@ -20,12 +20,14 @@ MOST_LACKING = 1 << 16  # keys that were asked for and not there
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A chain that was asked for: the first ``found`` grains were there, in these kinds."""
+    """A chain that was asked for: the first ``found`` grains were there, in these kinds. ``again``: by a request that
+    had asked before, which is no further turn."""
 
     keys: Sequence[bytes]
     found: int
     kinds: tuple[int, ...]
     when: float
+    again: bool = False
 
 
 class Uses:
@@ -44,13 +46,13 @@ class Uses:
             self._used[name] = self._clock()
             return len(self._used) >= USED_BATCH
 
-    def note_chain(self, keys: Sequence[bytes], found: int, kinds: Sequence[int]) -> None:
+    def note_chain(self, keys: Sequence[bytes], found: int, kinds: Sequence[int], again: bool = False) -> None:
         """A chain was asked for."""
         now = self._clock()
-        self._asked.append(Asked(keys, found, tuple(kinds), now))
+        self._asked.append(Asked(keys, found, tuple(kinds), now, again))
         with self._lock:
             for key in keys[found:]:
-                self._lacking[key] = now
+                self._lacking[key] = self._lacking.get(key, now) if again else now
                 self._lacking.move_to_end(key)
             while len(self._lacking) > MOST_LACKING:
                 self._lacking.popitem(last=False)
@@ -67,8 +69,11 @@ class Uses:
             used, self._used = self._used, {}
             asked = [self._asked.popleft() for _ in range(len(self._asked))]
         turns: dict[EntryKey, int] = {}
+        judged: dict[bytes, int] = {}  # by the chain, that is by its last key
         for chain in asked:
-            turn = self._judge(chain)
+            last = chain.keys[-1] if chain.keys else b""
+            turn = judged.get(last, 0) if chain.again else self._judge(chain)
+            judged[last] = turn
             for key in chain.keys[: chain.found]:
                 for kind in chain.kinds:
                     name = entry_key(key, kind)

@@ -1,11 +1,13 @@
 """What a store's clients and its server say to one another: a header (MessagePack), then payloads as frames.
 
 A request has a number, and its answer the same one; nothing is answered twice. Bounds are checked while decoding, so
-that no message costs more than its size. Knows no sockets.
+that no message costs more than its size; values that are asked for are no more than one frame may hold (`that_fit`).
+Knows no sockets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -43,11 +45,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="t"):
 
 
 class Check(Message, frozen=True, kw_only=True, tag="check"):
-    """How much of a chain is here? Grants a lease on what is."""
+    """How much of a chain is here? Grants a lease on what is. ``again``: the same request has asked before, about other
+    kinds say: it is no further turn of a conversation."""
 
     keys: Annotated[list[Key], Meta(max_length=MOST_ITEMS)]
     rules: Annotated[list[KindRule], Meta(min_length=1, max_length=8)]
     lease_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    again: bool = False
 
 
 class Has(Message, frozen=True, kw_only=True, tag="has"):
@@ -57,7 +61,8 @@ class Has(Message, frozen=True, kw_only=True, tag="has"):
 
 
 class Get(Message, frozen=True, kw_only=True, tag="get"):
-    """Values under a lease. ``ranges``: (offset, length) per name; none: whole values."""
+    """Values under a lease. ``ranges``: (offset, length) per name; none: whole values. What does not fit into one
+    answer beside the names before it (``that_fit``; a part counts as its whole value) is a miss: ask for it alone."""
 
     lease: Count
     names: Names
@@ -152,3 +157,14 @@ class Refused(Message, frozen=True, kw_only=True, tag="refused"):
 
 Request = Check | Has | Get | Put | Release | Announce | Withdraw | Find | Ask
 Answer = Checked | Held | Got | Stored | Found | Facts | Refused
+
+
+def that_fit(sizes: Sequence[int]) -> list[bool]:
+    """Which values one answer takes, in the order asked: together no more than ``MOST_FRAME_BYTES``.
+
+    A name may be asked for four thousand times in one small message; each value alone fits."""
+    fit, total = [], 0
+    for size in sizes:
+        fit.append(total + size <= MOST_FRAME_BYTES)
+        total += size if fit[-1] else 0
+    return fit

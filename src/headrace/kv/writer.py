@@ -7,12 +7,15 @@ ever written. Only complete values leave ``append``.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from .disk import Disk, write_all
 from .segment import FOOT, HEAD, PAGE, Bytes, ValueHead, encode_head, encode_mark, padded
 
 PART, SEALED = ".part", ".seg"
+MOST_SEGMENT = 2**32 - 1  # of their numbers
+ATTEMPTS = 4  # at a new segment
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -23,6 +26,19 @@ def sealed_path(folder: Path, number: int) -> Path:
     return folder / f"{number:08d}{SEALED}"
 
 
+def segment_files(folder: Path) -> dict[int, Path]:
+    """What a folder holds, by number; of each the name it had when it was listed."""
+    files = {}
+    for path in folder.iterdir():
+        if path.suffix in (PART, SEALED) and path.stem.isdecimal() and int(path.stem) <= MOST_SEGMENT:
+            files[int(path.stem)] = path
+    return files
+
+
+class Taken(OSError):
+    """Somebody who cleans up was faster than the lock: the file may have no name any more. The number is lost."""
+
+
 class SegmentWriter:
     """Raises OSError from every call; after one from ``append``, ``broken`` says whether it may be called again."""
 
@@ -31,8 +47,8 @@ class SegmentWriter:
         self._fd = disk.create(part_path(folder, number))
         self.size, self.count, self.broken = PAGE, 0, False
         try:
-            if not disk.lock(self._fd):  # somebody who cleans up was faster: the number is lost
-                raise OSError(0, f"segment {number} was taken for a dead one")
+            if not disk.lock(self._fd, part_path(folder, number)):
+                raise Taken(0, f"segment {number} was taken for a dead one")
             write_all(disk, self._fd, [encode_mark(HEAD, number, 0)], 0)
         except OSError:
             disk.close(self._fd)
@@ -58,6 +74,10 @@ class SegmentWriter:
         except OSError:
             self.broken = True
 
+    def destroy(self, offset: int, head: ValueHead) -> None:
+        """Makes a value that was appended unreadable for good."""
+        overwrite(self._disk, self._fd, offset, head)
+
     def seal(self) -> None:
         """Foot, sync, rename: from here on the segment is nobody's and everybody's."""
         try:
@@ -71,6 +91,14 @@ class SegmentWriter:
         """Lets go without sealing; whoever opens the store next cleans up."""
         with contextlib.suppress(OSError):
             self._disk.close(self._fd)
+
+
+def new_writer(disk: Disk, folder: Path, next_number: Callable[[], int]) -> SegmentWriter:
+    """One with a number nobody had; again with the next where somebody took the file away. Raises OSError."""
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(Taken):
+            return SegmentWriter(disk, folder, next_number())
+    return SegmentWriter(disk, folder, next_number())
 
 
 def open_segment(disk: Disk, folder: Path, number: int, *, write: bool = False) -> int:

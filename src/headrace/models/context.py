@@ -119,6 +119,15 @@ class SharesExperts(Protocol):
         """Joins the group: from now on all ranks run the same steps. ``rebalance`` None: experts never move."""
         ...
 
+    @property
+    def shared(self) -> bool:
+        """Whether other ranks run every step too, and wait in it for this one."""
+        ...
+
+    def leave(self) -> None:
+        """No step comes from here any more: ranks that wait for one get GroupBroken."""
+        ...
+
     def company(self) -> None:
         """A step in which only other ranks have rows. Nothing happens where experts are not shared."""
         ...
@@ -168,4 +177,13 @@ class HasDraftHeads(Protocol):
 
     def draft_heads(self) -> DraftHeads:
         """The heads, of a model that keeps draft records."""
+        ...
+
+
+@runtime_checkable
+class HasKVFacts(Protocol):
+    """A model whose KV depends on more than its weights' files, its layout and its arithmetic."""
+
+    def kv_facts(self) -> list[tuple[str, str]]:
+        """What more, by name, as text: models that differ in it must never read one another's KV."""
         ...

@@ -25,7 +25,7 @@ class Draft:
 
     ``facts`` (k, FACTS) float64 per position: tokens matched, entropy (nats) and maximum of the draft distribution.
     They depend on the prefix and on that *distribution* only, never on the id that was drawn from it: what is trimmed
-    must not depend on what is judged.
+    must not depend on what is judged. A later position's do follow from the ids before it (``verify.choose_by_place``).
     ``probs``: the distributions (k, V) the ids were drawn from; None where the ids are the only ones proposed.
     """
 

@@ -113,6 +113,16 @@ class Runner:
             return hidden, self.model.greedy_ids(self.ops.gather_rows(hidden, rows))
         return hidden, self.logits(hidden, rows)
 
+    @property
+    def shared(self) -> bool:
+        """Whether other ranks run every step too, and wait in it for this one."""
+        return isinstance(self.model, SharesExperts) and self.model.shared
+
+    def leave(self) -> None:
+        """Lets ranks that wait for this one know that no step comes any more."""
+        if isinstance(self.model, SharesExperts):
+            self.model.leave()
+
     def company(self) -> None:
         """A step in company of other ranks: there are no rows here, but maybe experts that others need."""
         if isinstance(self.model, SharesExperts):

@@ -25,7 +25,7 @@ from .grammars import Grammars
 from .history import History
 from .revise import Rows, lay_out, slice_rows
 from .sampler import SampleRow
-from .verify import choose_drafts
+from .verify import choose_by_place, choose_drafts
 
 
 @dataclass(slots=True)
@@ -118,15 +118,19 @@ class Speculator:
         seq_ids = plan.seq_ids.tolist()
         tables = batch.block_tables
         self._ask([self._wanted(i, tables[:, s], reserved[s]) for s, i in enumerate(seq_ids) if reserved[s]])
-        return self._worth(seq_ids, [self._draft(i).first(count) for i, count in zip(seq_ids, reserved)])
+        return self._worth(seq_ids, reserved, [self._draft(i).first(count) for i, count in zip(seq_ids, reserved)])
 
-    def _worth(self, seq_ids: Sequence[int], drafts: list[Draft]) -> list[Draft]:
+    def _worth(self, seq_ids: Sequence[int], reserved: Sequence[int], drafts: list[Draft]) -> list[Draft]:
         """What of the drafts is worth its rows, at the newest cost; all of it while none is known."""
         cost = self.cost
         if cost is None or not any(len(draft) for draft in drafts):
             return drafts
         rates = [self._estimator.rates(i, draft.facts) if len(draft) else [] for i, draft in zip(seq_ids, drafts)]
-        _, _, counts = choose_drafts([len(draft) for draft in drafts], rates, cost)
+        if any(draft.probs is not None for draft in drafts):
+            reach = [0 if draft.probs is None else most for draft, most in zip(drafts, reserved)]
+            counts = choose_by_place(rates, reach, cost)
+        else:
+            counts = choose_drafts([len(draft) for draft in drafts], rates, cost)[2]
         return [draft.first(count) for draft, count in zip(drafts, counts.tolist())]
 
     def _draft(self, seq_id: int) -> Draft:
@@ -216,12 +220,13 @@ class Speculator:
             self._ask([self._wanted(seq_id) for seq_id, samples in sampled if samples])
 
     def _confidences(self, plan: StepPlan) -> dict[int, list[float]]:
-        drafts = {i: self._draft(i) for i in plan.seq_ids.tolist()}
-        return {i: self._estimator.rates(i, draft.facts) for i, draft in drafts.items() if len(draft)}
+        """What the planner may choose by: it looks at all of a draft at once, which drawn ones do not allow."""
+        drafts = {i: draft for i in plan.seq_ids.tolist() if len(draft := self._draft(i)) and draft.probs is None}
+        return {i: self._estimator.rates(i, draft.facts) for i, draft in drafts.items()}
 
 
 def last_tokens(plan: StepPlan, verdict: Verdict) -> IntArray:
-    """(S,): the last token that each slice emits; -1 where none was asked for, NOTHING_DRAWN where none could be drawn."""
+    """(S,): the last token that each slice emits; -1 where none was asked of it, NOTHING_DRAWN where none was drawn."""
     last = np.full(len(plan.seq_ids), -1, dtype=np.int32)
     for s, run in zip(np.flatnonzero(plan.samples).tolist(), verdict.runs):
         last[s] = run.tokens[-1] if len(run.tokens) else NOTHING_DRAWN

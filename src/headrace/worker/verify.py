@@ -53,6 +53,52 @@ def choose_drafts(
     return num_seqs + best, float(expected[best]), np.bincount(owners[:best], minlength=num_seqs)
 
 
+def choose_by_place(confidences: Sequence[Sequence[float]], reach: Sequence[int], cost: StepCost) -> NDArray[np.int64]:
+    """As ``choose_drafts``, where some sequences' drafts were drawn from distributions, to be judged by rejection
+    sampling. All confidences are known, one per draft. ``reach``: of a drawn sequence, how many drafts were asked for
+    (how many there are may follow from their ids, as under a grammar); 0 for the others. Returns drafts per sequence.
+
+    What rejection sampling emits has the target's distribution only if whether draft j is verified was settled by what
+    was known before j was drawn. Its own confidence was; those behind it follow from its id, and a choice that looks at
+    them verifies some ids of draft j rather than others. So the choice is made place by place. Of a drawn sequence only
+    the confidences up to the place are looked at, the rest is taken to be as likely as the last of these, and what was
+    granted at an earlier place stays. Sequences draw apart from each other: one may know all of another's.
+    """
+    num_seqs = len(confidences)
+    counts, settled = np.zeros(num_seqs, dtype=np.int64), float(num_seqs)
+    going = list(range(num_seqs))
+    for place in range(max(map(len, confidences), default=0)):
+        going = [i for i in going if len(confidences[i]) > place]
+        chances = [_foreseen(confidences[i], place, reach[i]) for i in going]
+        granted = np.flatnonzero(_next_rows(chances, num_seqs, num_seqs + int(counts.sum()), settled, cost))
+        settled += sum(float(chances[k][0]) for k in granted)
+        going = [going[k] for k in granted]
+        counts[going] += 1
+    return counts
+
+
+def _foreseen(known: Sequence[float], place: int, reach: int) -> Floats:
+    """That the draft at ``place``, and each one behind it, will be accepted with all before it."""
+    steps = np.array(known[place:], dtype=np.float64)
+    if reach:
+        steps = np.full(max(1, reach - place), known[place], dtype=np.float64)
+    steps[0] = np.prod(known[: place + 1])
+    return steps.cumprod()
+
+
+def _next_rows(
+    chances: Sequence[Floats], num_seqs: int, rows: int, expected: float, cost: StepCost
+) -> NDArray[np.int64]:
+    """How many of each sequence's next drafts make the most tokens per millisecond, on top of ``rows`` that are settled
+    and bring ``expected`` tokens."""
+    flat = np.concatenate([np.empty(0), *chances])
+    owners = np.repeat(np.arange(len(chances)), [len(own) for own in chances])
+    order = np.argsort(-flat, kind="stable")
+    times = np.array([cost.time_ms(rows + k, num_seqs) for k in range(len(flat) + 1)])
+    best = int(np.argmax((expected + np.concatenate([[0.0], np.cumsum(flat[order])])) / times))
+    return np.bincount(owners[order[:best]], minlength=len(chances))
+
+
 def drafts_for_total(
     num_drafts: Sequence[int], confidences: Sequence[Sequence[float]], total: int
 ) -> NDArray[np.int64]:

@@ -7,8 +7,9 @@ been collected, because penalties and end rules look at its tokens. All failures
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from headrace._core import NOTHING_DRAWN, fill_unknown_ids
 from headrace.contract.batch import PackedBatch
-from headrace.contract.errors import WorkerError
+from headrace.contract.errors import GroupBroken, WorkerError
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
 from headrace.contract.result import LogprobArrays, StepResult
 from headrace.models.context import ForwardContext, SkipsRows
@@ -65,8 +66,29 @@ class Worker:
         self._drafts_before = False  # the step launched last may have brought more than one token of a sequence
 
     def launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
-        with no_pending_reads(self._guard):
+        with self._for_all(self._leave_behind), no_pending_reads(self._guard):
             return self._launch_forward(plan, starts)
+
+    @contextmanager
+    def _for_all(self, leave: Callable[[], None]) -> Iterator[None]:
+        """Other ranks may run the step too, and wait in it for this one. What fails in here then ends the group: better
+        than ranks that wait in vain or are out of step. Raises GroupBroken."""
+        try:
+            yield
+        except GroupBroken:
+            raise
+        except Exception as error:
+            if not self._runner.shared:
+                raise
+            leave()
+            raise GroupBroken(f"failed in a step that other ranks share: {error}") from error
+
+    def _leave_behind(self) -> None:
+        """Leaves the group behind the steps in flight: the others may still need this rank in them."""
+        try:
+            self._device.launch(self._runner.leave)
+        except WorkerError:  # it is stuck, or has ended
+            self._runner.leave()
 
     def _launch_forward(self, plan: StepPlan, starts: Sequence[SequenceStart]) -> StepHandle:
         batch = self._packer.pack(plan, starts)
@@ -143,6 +165,11 @@ class Worker:
 
     @torch.inference_mode()
     def _forward(self, handle: StepHandle) -> None:
+        with self._for_all(self._runner.leave):
+            self._compute(handle)
+
+    def _compute(self, handle: StepHandle) -> None:
+        """All of a step but its draws."""
         self._runner.clone_blocks(handle.plan.clone_blocks)
         self._pictures.take(handle.plan, handle.starts)
         if self._speculator is not None:

@@ -15,7 +15,8 @@ from PIL import Image
 from served import Running, running
 
 from headrace import LLM, AsyncLLM, SamplingParams
-from headrace.api.pictures import MOST_PICTURES, MOST_SIDE
+from headrace.api.picture_files import MOST_SIDE
+from headrace.api.pictures import MOST_PICTURES
 from headrace.api.text.chat import HOLDER
 
 SETTINGS: dict[str, Any] = {"kv_memory": 32 << 20, "num_threads": 1, "max_model_len": 512}

@@ -16,6 +16,7 @@ from served import LONG, Running, Script, held, running, scripted_llm, until
 from headrace.api.tenants.registry import Registry, Tenant, hash_key
 from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
+from headrace.contract.salts import MARK, joined
 
 CHAT = "/v1/chat/completions"
 ENDLESS = {"messages": [{"role": "user", "content": "x"}], "max_tokens": LONG}
@@ -79,12 +80,23 @@ def test_rates_are_kept_with_a_time_to_come_back(script: Script) -> None:
 
 
 def test_caches_are_apart_unless_shared(script: Script) -> None:
-    tenants = [tenant("a"), tenant("b"), tenant("c", share_cache=True)]
+    tenants = [tenant("a"), tenant("b"), *(tenant(name, share_cache=True) for name in "cd")]
     with serving(script, tenants) as (server, _):
-        for name in "abc":
+        for name in "abcd":
             ask(server, name, cache_salt="s")
         salts = [request.cache_salt for request in server.requests]
-        assert salts == ["tenant\x1fa\x1fs", "tenant\x1fb\x1fs", "s"]
+        assert salts == [*(joined("tenant", name, "s") for name in "ab"), *[joined("shared", "s")] * 2]
+        assert [request.tenant for request in server.requests] == [*"abcd"]
+
+
+def test_nobody_spells_another_tenant_s_salt(script: Script) -> None:
+    with serving(script, [tenant("a"), tenant("b", share_cache=True)]) as (server, _):
+        ask(server, "a")
+        [theirs] = [request.cache_salt for request in server.requests]
+        refused = ask(server, "b", cache_salt=theirs)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
+        assert ask(server, "b", cache_salt=theirs.replace(MARK, "")).status_code == 200
+        assert len({request.cache_salt for request in server.requests}) == len(server.requests) == 2
 
 
 def test_turns_are_waited_for_and_given_up(script: Script) -> None:

@@ -17,6 +17,7 @@ import tiny_models
 
 from headrace import LLM, AsyncLLM, SamplingParams
 from headrace.contract.errors import ConfigError, EngineBusy, EngineDead, InvalidRequest, WorkerError
+from headrace.contract.salts import joined
 
 PROMPT = {"prompt_token_ids": [1, 2, 3]}
 LONG = SamplingParams(max_tokens=100, temperature=0, ignore_eos=True)
@@ -100,6 +101,7 @@ def test_what_is_no_sampling_params_is_refused(llm: LLM, params: object) -> None
         ("priority", {**PROMPT, "priority": True}),
         ("cache_salt", {**PROMPT, "cache_salt": "\ud800"}),
         ("cache_salt", {**PROMPT, "cache_salt": 5}),
+        ("cache_salt", {**PROMPT, "cache_salt": joined("tenant", "b", "")}),
         ("kv_class", {**PROMPT, "kv_class": "robot"}),
         ("kv_class", {**PROMPT, "kv_class": None}),
         ("5", {**PROMPT, 5: 1, "x": 2}),

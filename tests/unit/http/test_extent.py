@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.api.http import extent
 from headrace.api.http.extent import check_extent
 from headrace.api.prompts import Prepared, Preparer
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.picture import Picture
 from headrace.contract.request import SamplingParams, StructuredOutputs
 
 BIASES = dict.fromkeys(range(2**15), 1.0)
@@ -56,3 +59,18 @@ def test_a_constraint_counts_whole_under_the_name_it_came_by(monkeypatch: pytest
     with pytest.raises(InvalidRequest) as refusal:
         check_extent([prepared(structured_outputs=wanted, n=3)])
     assert refusal.value.field == "response_format"
+
+
+@pytest.mark.parametrize(("size", "choices"), [(2**27, 1), (2**21, 64)])
+def test_every_choice_travels_with_all_pictures(size: int, choices: int) -> None:
+    check_extent([pictured(size, choices)])
+    with pytest.raises(InvalidRequest, match=r"images: .* bytes of pixels, over all choices"):
+        check_extent([pictured(size + 1, choices)])
+
+
+def pictured(size: int, choices: int) -> Prepared:
+    """``size`` bytes of pixels, which nobody looks at."""
+    shown = Picture(start=0, kinds=b"", grid=(1, 1), pixels=bytes(size), id="")
+    made = prepared(n=choices)
+    requests = [msgspec.structs.replace(one, pictures=(shown,)) for one in made.requests]
+    return replace(made, requests=requests)

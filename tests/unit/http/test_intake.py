@@ -49,7 +49,7 @@ def of(name: str, request: Request) -> Request:
 
 def sized(num_bytes: int) -> Request:
     request = request_of(b"")
-    request.state.body_bytes = num_bytes
+    request.state.large = num_bytes >= LARGE_BYTES
     return request
 
 
@@ -141,4 +141,29 @@ async def test_no_tenant_uses_up_the_places_for_large_work() -> None:
     go.set()
     assert await other == "of another"
     assert await asyncio.gather(*held) == [True] * (MAX_LARGE // 2)
+    intake.close()
+
+
+class Shown(msgspec.Struct):
+    messages: list[dict[str, Any]]
+
+
+@on_a_loop
+async def test_pictures_are_large_work_whatever_their_bytes() -> None:
+    """A file of some kilobytes can hold as many pixels as are read at all."""
+    intake, go = Intake(1 << 20, 5.0), threading.Event()
+    held = [asyncio.create_task(intake.work(sized(LARGE_BYTES), go.wait, 60)) for _ in range(MAX_LARGE)]
+    await asyncio.sleep(0)
+    try:
+        for part, large in (({"type": "image_url"}, True), ({"type": "text", "text": "image_url"}, False)):
+            request = request_of(json.dumps({"messages": [{"content": [part]}]}).encode())
+            await intake.read(request, Shown)
+            if large:
+                with pytest.raises(HttpError, match="too many large requests"):
+                    await intake.work(request, lambda: "a picture")
+            else:
+                assert await intake.work(request, lambda: "a text") == "a text"
+    finally:
+        go.set()
+    assert await asyncio.gather(*held) == [True] * MAX_LARGE
     intake.close()

@@ -128,7 +128,7 @@ def test_the_store_of_the_environment_or_a_file_is_meant(
 def test_a_purge_that_finds_nothing_says_so(folder: Path) -> None:
     result = kv("purge", "--kv-store", str(folder), "--tenant", "nobody")
     assert result.exit_code == 1
-    assert f"nothing was stored under this salt in {folder}" in result.output
+    assert f"nothing was stored by this tenant in {folder}" in result.output
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kv_values import found, key_of, payload_of, put
 
 from headrace.contract.errors import StoreError
-from headrace.kv import reclaim
+from headrace.kv import collection, reclaim
 from headrace.kv.ages import AGENT, DAY_S
 from headrace.kv.local import LocalStore
 from headrace.kv.policy import Turns
@@ -212,7 +212,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def collect(self) -> None:
-        reclaim.collect(self.store, everything=True)
+        collection.collect(self.store, everything=True)
 
     @precondition(lambda self: len(self.model) > 3)
     @rule()

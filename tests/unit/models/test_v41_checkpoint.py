@@ -150,6 +150,8 @@ def test_engram_needs_a_tokenizer_that_fits() -> None:
         load_model(checkpoint, ops, exact=True)
     with pytest.raises(ModelError, match="1025 ids"):
         load_model(checkpoint, ops, exact=True, token_map=lambda: torch.arange(1025).int())
+    with pytest.raises(ConfigError, match=r"engram_pad_token_id.*2 ids"):
+        load_model(checkpoint, ops, exact=True, token_map=lambda: torch.arange(2).int())
 
 
 def test_ids_without_a_token_hash_like_padding() -> None:

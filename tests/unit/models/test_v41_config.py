@@ -125,6 +125,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "head not by 32": ("head_dim", text(head_dim=500)),
     "another rope scaling": ("rope_scaling", text(rope_scaling={"type": "linear", "factor": 2})),
     "ramp upside down": ("beta_fast", text(rope_scaling={**TEXT["rope_scaling"], "beta_fast": 1})),
+    "heads wider than a kernel holds": ("head_dim", text(head_dim=1056)),
+    "index heads wider than a kernel holds": ("index_head_dim", text(index_head_dim=288)),
+    "an image id that no token has": ("image_token_id", changed(image_token_id=2048)),
+    "a noise id that no token has": ("dspark_noise_token_id", text(dspark_noise_token_id=2048)),
+    "an engram pad id that no token has": ("engram_pad_token_id", text(engram_pad_token_id=2048)),
+    "heads of the tower without pairs for two axes": ("hidden_size", changed(vision_config__hidden_size=68)),
+    "pictures without room for a cell": ("max_image_tokens", changed(vision_config__max_image_tokens=3)),
     "a window of one": ("sliding_window", text(sliding_window=1)),
 }
 

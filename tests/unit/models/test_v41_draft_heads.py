@@ -114,3 +114,15 @@ def test_a_truncating_model_has_no_features_of_all_rows() -> None:
     of.truncation = Truncation("compact", 64)
     with pytest.raises(ConfigError, match="truncation"):
         of.keep_draft_records()
+
+
+def test_a_block_may_reach_beyond_the_model_s_context(drafting: V41Model) -> None:
+    """Behind the last position nothing is emitted, but a block is opened whole: as where there is more room."""
+    short, prompt = copy.copy(dummy_model(max_positions=64)), ids(63, 7)
+    short.keep_draft_records()
+    blocks = []
+    for of in (short, drafting):
+        runner = runner_for(of)
+        runner.step({0: prompt})
+        blocks.append(opened(of, runner, [0], [9]))
+    assert same(*blocks)

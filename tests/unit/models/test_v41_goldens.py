@@ -77,6 +77,7 @@ def test_the_token_map_and_its_digest(variant: str) -> None:
     assert compressed.tolist() == goldens(variant)["engram.token_map"].tolist()
     digest = hashlib.sha256(compressed.astype("<i4").tobytes()).hexdigest()
     assert digest == goldens(variant).stated["engram_token_map_sha256"]
+    assert model(variant).kv_facts() == [("token map", digest)]
 
 
 def test_engram_primes_offsets_and_multipliers(variant: str) -> None:

@@ -66,3 +66,11 @@ def test_balance_is_slowest_over_mean_of_busy_steps() -> None:
         assert in_step(ranks, rows) == [None, None]
         assert ranks[0].balance == (0.0 if step < BALANCE_STEPS - 1 else 1.5)
     assert ranks[1].balance == pytest.approx(1.5)
+
+
+def test_every_layer_has_its_turn_where_rounds_come_faster_than_layers() -> None:
+    ranks = balancers(2, RebalanceConfig(1, 2, 2))
+    hot = np.zeros((LAYERS, EXPERTS), dtype=np.int64)
+    hot[:, 2:4] = 50  # both on the first rank alone
+    changes = [in_step(ranks, [hot, np.zeros_like(hot)])[0] for _ in range(8)]
+    assert {change.layer for change in changes if change is not None} == set(range(LAYERS))

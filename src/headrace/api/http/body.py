@@ -1,7 +1,8 @@
 """Taking requests in: bodies bounded in size, number and time, and the work on them kept from holding others up.
 
 The event loop does small things only. What is large is decoded and tokenized on a thread of its own, one after the
-other, so that small requests never queue behind large ones. No tenant may use up what there is for all.
+other, so that small requests never queue behind large ones. Pictures are large whatever their bytes: a file of some
+kilobytes can hold 2^25 pixels. No tenant may use up what there is for all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ..protocol.decode import decode
+from ..protocol.picture_parts import shows_pictures
 from .errors import RETRY_AFTER_S, HttpError
 from .lane import Lane
 from .tenants import tenant_of
@@ -48,10 +50,12 @@ class Intake:
         raw = bytearray()
         try:
             await self._fill(raw, request)
-            request.state.body_bytes = len(raw)
-            if len(raw) < LARGE_BYTES:
-                return decode(bytes(raw), schema)
-            return await self.work(request, decode, bytes(raw), schema)
+            request.state.large = len(raw) >= LARGE_BYTES
+            if request.state.large:
+                return await self.work(request, decode, bytes(raw), schema)
+            body = decode(bytes(raw), schema)
+            request.state.large = shows_pictures(body)
+            return body
         finally:
             _give_back(self._held, _owner(request), len(raw))
 
@@ -59,7 +63,7 @@ class Intake:
         self, request: Request, work: Callable[Args, Made], /, *args: Args.args, **fields: Args.kwargs
     ) -> Made:
         """``work`` on what ``request`` brought, off the event loop. Raises HttpError (429) and what ``work`` does."""
-        if request.state.body_bytes < LARGE_BYTES:
+        if not request.state.large:
             return await asyncio.to_thread(work, *args, **fields)
         owner = _owner(request)
         if _full(self._num_large, owner, MAX_LARGE - 1):

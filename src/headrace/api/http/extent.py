@@ -21,6 +21,7 @@ from ..protocol.sampling import MAX_STOPS
 MAX_STOP_CHARS = 1 << 18  # of all stop strings, times choices: each choice prepares its own search
 MAX_LISTED_IDS = 1 << 21  # of all lists of ids, times choices: each choice travels with its own
 MAX_CONSTRAINT_BYTES = 1 << 25  # of a structure's text, times choices
+MAX_PICTURE_BYTES = 1 << 27  # of pictures in the sizes they are read in, times choices: each choice travels with all
 MAX_STEP_LOGPROBS = 1 << 12  # ids reported for one token of every choice: what one step may bring
 MAX_PROMPT_LOGPROBS = 1 << 18  # ids reported for all tokens of all prompts
 
@@ -37,10 +38,18 @@ def check_extent(prepared: Sequence[Prepared]) -> None:
     for field in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
         _bound(field, "token ids", len(getattr(wanted, field) or ()), choices, MAX_LISTED_IDS)
     _check_constraint(wanted, choices)
+    _check_pictures(prepared)
     _bound("logprobs", "ids", wanted.logprobs or 0, choices, MAX_STEP_LOGPROBS)
     if wanted.prompt_logprobs is not None:
         tokens = sum(len(one.token_ids) for one in prepared)
         _bound("prompt_logprobs", "ids", wanted.prompt_logprobs, tokens, MAX_PROMPT_LOGPROBS, "prompt tokens")
+
+
+def _check_pictures(prepared: Sequence[Prepared]) -> None:
+    size = sum(len(picture.pixels) for one in prepared for request in one.requests for picture in request.pictures)
+    if size > MAX_PICTURE_BYTES:
+        words = f"{size} bytes of pixels, over all choices, are more than the {MAX_PICTURE_BYTES} of one request"
+        raise InvalidRequest("images", words)
 
 
 def _check_constraint(wanted: SamplingParams, choices: int) -> None:

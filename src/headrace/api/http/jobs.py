@@ -11,7 +11,7 @@ from typing import Any
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import CHAT
 
-from ..pictures import NamedPicture, expand
+from ..pictures import NamedPicture, expanded_ids
 from ..prompts import Prepared
 from ..protocol.chat_body import ChatBody, Message, template_messages
 from ..protocol.chat_reply import ChatReply
@@ -72,7 +72,7 @@ def chat_prompt(host: EngineHost, messages: list[Message], **told: Any) -> dict[
 def counted_ids(host: EngineHost, prompt: Mapping[str, Any]) -> list[int]:
     """The ids of ``chat_prompt``, a picture's as many as it has rows."""
     ids: list[int] = prompt["prompt_token_ids"]
-    return expand(host.llm.eyes, ids, prompt["images"])[0] if "images" in prompt else ids
+    return expanded_ids(host.llm.eyes, ids, prompt["images"]) if "images" in prompt else ids
 
 
 def chat_job(host: EngineHost, body: ChatBody, request_id: str) -> Job:

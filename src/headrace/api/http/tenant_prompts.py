@@ -6,6 +6,8 @@ import dataclasses
 
 import msgspec
 
+from headrace.contract.salts import joined
+
 from ..prompts import Prepared
 from ..tenants.registry import Tenant
 
@@ -20,11 +22,11 @@ def ranked(prepared: Prepared, rank: int) -> Prepared:
 
 
 def salted(prepared: Prepared, tenant: Tenant) -> Prepared:
-    """The same prompt, findable in the cache by this tenant only, unless it shares. Timing tells nobody what others
-    asked."""
-    if tenant.share_cache:
-        return prepared
-    replace = msgspec.structs.replace
-    salts = [f"tenant\x1f{tenant.name}\x1f{request.cache_salt}" for request in prepared.requests]
-    requests = [replace(request, cache_salt=salt) for request, salt in zip(prepared.requests, salts)]
+    """The same prompt as this tenant's own, findable in the cache by it only, or by those who share. Timing tells
+    nobody what others asked."""
+    whose = ("shared",) if tenant.share_cache else ("tenant", tenant.name)
+    requests = [
+        msgspec.structs.replace(request, cache_salt=joined(*whose, request.cache_salt), tenant=tenant.name)
+        for request in prepared.requests
+    ]
     return dataclasses.replace(prepared, requests=requests)

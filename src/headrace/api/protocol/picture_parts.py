@@ -62,3 +62,19 @@ def _decoded(data: str, field: str) -> bytes:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(field, f"is no base64: {error}") from None
+
+
+def shows_pictures(body: msgspec.Struct) -> bool:
+    """Whether there is a picture anywhere in a body that was read: looked at before its parts are."""
+    rest: list[Any] = [body]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, msgspec.Struct):
+            one = msgspec.structs.asdict(one)
+        if isinstance(one, dict):
+            if one.get("type") in KINDS:
+                return True
+            one = list(one.values())
+        if isinstance(one, list):
+            rest += [item for item in one if isinstance(item, msgspec.Struct | dict | list)]
+    return False

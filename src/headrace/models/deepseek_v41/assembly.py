@@ -83,7 +83,7 @@ def v41_bytes(checkpoint: Checkpoint, share: ExpertShare | None = None) -> int:
     """Least memory that ``load_v41`` takes: matrices in bfloat16, rotary tables. Engram tables stay in their file."""
     config, table = check(checkpoint)
     TensorReader(_raw(checkpoint, table), table)
-    rotary = 2 * config.max_positions * config.rope_dims * 4
+    rotary = (2 * config.max_positions + config.draft.block) * config.rope_dims * 4
     read = (t for name, t in table.items() if "engram.embed" not in name or isinstance(checkpoint, DummyCheckpoint))
     elsewhere = 0.0
     if share is not None:
@@ -121,6 +121,9 @@ def _token_map(config: V41Config, source: str, token_map: TokenMap | None) -> Te
     compressed = token_map()
     if len(compressed) > config.vocab_size:
         raise ModelError(source, f"its tokenizer has {len(compressed)} ids, the weights {config.vocab_size}")
+    if config.engram.pad_id >= len(compressed):
+        words = f"{config.engram.pad_id} is none of the {len(compressed)} ids that the tokenizer has"
+        raise ConfigError("text_config.engram_pad_token_id", words)
     # Rows of the embedding that no token has can only come in as ids; they hash like padding.
     spare = config.vocab_size - len(compressed)
     return torch.cat((compressed, compressed[config.engram.pad_id].repeat(spare)))
@@ -142,7 +145,8 @@ class _Assembly:
         self.done, self.total = 0, config.num_layers + config.draft.num_layers + 1
         plain = inverse_frequencies(config.rope_theta, config.rope_dims, None)
         stretched = inverse_frequencies(config.compress_rope_theta, config.rope_dims, config.yarn)
-        self.window_rotary = rotary_table(plain, config.max_positions)
+        # A block drafted behind the last position reaches beyond the context; of those places nothing is ever emitted.
+        self.window_rotary = rotary_table(plain, config.max_positions + config.draft.block)
         self.compressed_rotary = rotary_table(stretched, config.max_positions)
 
     def model(self, token_map: Tensor) -> V41Params:

@@ -33,6 +33,7 @@ from .topology import Candidates, Topology, derive_topology
 ARCHITECTURE = "DeepseekV41ForCausalLM"
 MODEL_TYPE = "deepseek_v41"
 SCALE_COLUMNS = 32
+MOST_HEAD_DIM, MOST_INDEX_DIM = 1024, 256  # what the kernels hold of one head
 # Text settings with the only value that this family's program has.
 FIXED: dict[str, Any] = {
     "hidden_act": "silu",
@@ -108,7 +109,7 @@ def derive_v41(values: Mapping[str, Any]) -> V41Config:
         vocab_size=text.integer("vocab_size"),
         hidden_size=text.integer("hidden_size", most=1 << 18),
         num_heads=text.integer("num_attention_heads", most=1 << 14),
-        head_dim=text.integer("head_dim", most=1 << 14),
+        head_dim=text.integer("head_dim", most=MOST_HEAD_DIM),
         rope_dims=text.integer("qk_rope_head_dim", most=1 << 14),
         q_rank=text.integer("q_lora_rank", most=1 << 18),
         o_rank=text.integer("o_lora_rank", most=1 << 18),
@@ -121,7 +122,7 @@ def derive_v41(values: Mapping[str, Any]) -> V41Config:
         norm_eps=text.number("rms_norm_eps"),
         swiglu_limit=text.number("swiglu_limit"),
         index_heads=text.integer("index_n_heads", most=1 << 14),
-        index_dim=text.integer("index_head_dim", most=1 << 14),
+        index_dim=text.integer("index_head_dim", most=MOST_INDEX_DIM),
         index_topk=text.integer("index_topk"),
         streams=text.integer("hc_mult"),
         sinkhorn_rounds=text.integer("hc_sinkhorn_iters", most=1024),
@@ -136,6 +137,7 @@ def derive_v41(values: Mapping[str, Any]) -> V41Config:
         vision=read_vision(_section(top, "vision_config")),
     )
     _check_shapes(config)
+    _check_ids(config)
     return config
 
 
@@ -198,3 +200,13 @@ def _check_shapes(c: V41Config) -> None:
             raise ConfigError("text_config.qk_rope_head_dim", f"{c.rope_dims} is above {key} {size}")
     if c.window < 2:
         raise ConfigError("text_config.sliding_window", "must be at least 2")
+
+
+def _check_ids(c: V41Config) -> None:
+    """Ids that are embedded or mapped whatever a prompt says."""
+    ids = [("image_token_id", c.image_id), ("text_config.dspark_noise_token_id", c.draft.noise_id)]
+    if c.engram is not None:
+        ids.append(("text_config.engram_pad_token_id", c.engram.pad_id))
+    for key, number in ids:
+        if number >= c.vocab_size:
+            raise ConfigError(key, f"{number} is no token: the vocabulary has {c.vocab_size}")

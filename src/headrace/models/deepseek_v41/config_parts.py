@@ -16,6 +16,7 @@ QUANTISATION: dict[str, Any] = {
     "weight_block_size": [32, 32],
     "scale_fmt": "ue8m0",
 }
+LEAST_IMAGE_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ def read_vision(vision: ConfigReader) -> VisionConfig:
     ratio = vision.raw("max_wh_ratio")
     if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or ratio < 1):
         raise ConfigError(vision.name("max_wh_ratio"), f"must be null or a number from 1, not {ratio!r}")
-    return VisionConfig(
+    config = VisionConfig(
         vision.integer("hidden_size", most=1 << 16),
         vision.integer("num_hidden_layers", most=1024),
         vision.integer("num_attention_heads", most=1 << 10),
@@ -194,3 +195,10 @@ def read_vision(vision: ConfigReader) -> VisionConfig:
         vision.integer("min_pixels"),
         None if ratio is None else float(ratio),
     )
+    if config.hidden % (4 * config.num_heads):
+        words = f"{config.hidden} is no multiple of 4 x {config.num_heads} heads: rows and columns turn pairs of values"
+        raise ConfigError(vision.name("hidden_size"), words)
+    if config.max_tokens < LEAST_IMAGE_TOKENS:
+        words = f"must be at least {LEAST_IMAGE_TOKENS}: a beginning, a cell, the end of its line, an end"
+        raise ConfigError(vision.name("max_image_tokens"), words)
+    return config

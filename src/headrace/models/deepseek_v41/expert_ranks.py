@@ -88,7 +88,7 @@ class ParallelExperts:
         except GroupBroken:
             raise
         except Exception as error:
-            self._exchange.close()
+            self.leave()
             rank, size = self._exchange.rank, self._exchange.size
             raise GroupBroken(f"rank {rank} of {size} failed in a step that others share: {error}") from error
         self.load = ExpertLoad(rows=self._rows, moves=self._moved, balance=self._balancer.balance)
@@ -108,6 +108,10 @@ class ParallelExperts:
         for choice in range(chosen.shape[1]):
             out += answers[:, choice]
         return out
+
+    def leave(self) -> None:
+        """Ends the group."""
+        self._exchange.close()
 
     def company(self, program: Program) -> None:
         """A step without rows of its own: serves the others' in every layer."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -59,6 +61,12 @@ class V41Model:
         self._tower = Tower(config, params.vision, self.arithmetic)
         self.eyes = self._tower.eyes
 
+    def kv_facts(self) -> list[tuple[str, str]]:
+        """As ``HasKVFacts`` has it: the ids that Engram hashes come from a tokenizer, which no weights name."""
+        token_map = self.params.token_map
+        digest = hashlib.sha256(token_map.numpy().astype("<i4").tobytes()).hexdigest()
+        return [("token map", digest)] if len(token_map) else []
+
     def keep_draft_records(self) -> None:
         """From now on every forward leaves what draft layers see of its tokens, in a KV group of their own. Before the
         pool is made. Errors: ConfigError where prompts are truncated: rows would be missing."""
@@ -86,6 +94,14 @@ class V41Model:
         layers = [layer.moe for layer in self.params.layers]
         about = (self.arithmetic, self.config)
         self.experts = ParallelExperts(exchange, self._share, layers, *about, rebalance)
+
+    @property
+    def shared(self) -> bool:
+        return isinstance(self.experts, ParallelExperts)
+
+    def leave(self) -> None:
+        if isinstance(self.experts, ParallelExperts):
+            self.experts.leave()
 
     def company(self) -> None:
         """A step of the other ranks."""

@@ -96,8 +96,11 @@ class Balancer:
         return float((ranks.max(axis=1)[busy] / mean[busy]).mean()) if busy.any() else 0.0
 
     def next_change(self) -> Change | None:
-        """Before a step: what is to be moved now, if anything. Raises GroupBroken."""
-        if self._stats is not None and self._stats.due:
+        """Before a step: what is to be moved now, if anything. Raises GroupBroken.
+
+        A round that is not over when the next is due goes on: else the last of many layers never had their turn.
+        """
+        if self._stats is not None and self._stats.due and not self._waiting:
             summed = self._exchange.total(torch.from_numpy(self._stats.history(PARTS)))
             self._history = summed.numpy().astype(np.float64)
             self._waiting = deque(range(len(self.placements)))
