@@ -162,7 +162,7 @@ class Roster:
         for seq_id, reason in self.core.take_ignored():
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._book.close(entry)
-                self._tell(end_delta(entry, "error", ignored_message(reason)))
+                self._tell(end_delta(entry, "error", *ignored_message(reason)))
 
     def close(self) -> None:
         """No more waits."""
