@@ -119,5 +119,5 @@ def make_cadence(config: RoleConfig, collective: Collective | None = None) -> Ca
 
 
 def ignored_message(reason: int) -> tuple[str, str | None]:
-    """Why the scheduler ended a request by itself, for its caller, and the field at fault, if it is the request's own."""
+    """Why the scheduler ended a request by itself, for its caller, and the field at fault, if it is its own."""
     return _IGNORED[Ignored(reason)], None if reason == Ignored.PREEMPTED else "prompt"
