@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -277,8 +278,7 @@ def peers(
         deadline,
         keep=lambda sofar: write_out(sofar.plain(), flags),
     ).plain()
-    for document in table or ():
-        insert(document, result)
-    deliver(result, flags, lambda: print_table(*grid(result)))
+    documents = [partial(insert, document, result) for document in table or ()]
+    deliver(result, flags, lambda: print_table(*grid(result)), *documents)
     for reason in reasons(result):
         to_stderr(reason)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.contract.errors import ConfigError
+from headrace.contract.errors import ConfigError, HeadraceError
+from headrace.contract.files import require_writable
 
 from .console import bytes_text, print_json, print_table, to_stderr
 
@@ -83,36 +86,60 @@ def report(
     if bench is not None:
         tables.check(bench)
     result = run()
-    tables.write(result.plain())
-    if flags.plot is not None:
-        save_plot(result, flags.plot)
-    deliver(result.plain(), flags, lambda: show(result))
+    others = [plotted(flags.plot, partial(save_plot, result))] if flags.plot is not None else []
+    deliver(result.plain(), flags, lambda: show(result), *others, partial(tables.write, result.plain()))
     return result
 
 
 def check_delivery(flags: BenchFlags) -> None:
-    """Raises ConfigError for a file that could not be written."""
+    """Raises ConfigError for a file that could not be written. Leaves none behind."""
     from headrace.lab.bench.plot import check_plot
 
-    if flags.out is not None and not flags.out.absolute().parent.is_dir():
-        raise ConfigError("out", f"{flags.out.absolute().parent} is not a folder")
     if flags.plot is not None:
         check_plot(flags.plot)
+    for field, path in (("out", flags.out), ("plot", flags.plot)):
+        if path is not None:
+            check_target(field, path)
 
 
-def deliver(plain: dict[str, Any], flags: BenchFlags, show_table: Callable[[], None]) -> None:
-    """JSON into the file that was named, and JSON or the table on stdout."""
-    write_out(plain, flags)
-    if flags.as_json:
-        print_json(plain)
-    else:
-        show_table()
+def check_target(field: str, path: Path) -> None:
+    """Raises ConfigError unless ``path`` can be written, by trying."""
+    try:
+        require_writable(path)
+    except OSError as error:
+        raise ConfigError(field, f"{path} cannot be written: {error.strerror}") from error
+
+
+def deliver(
+    plain: dict[str, Any], flags: BenchFlags, show_table: Callable[[], None], *others: Callable[[], object]
+) -> None:
+    """JSON or the table on stdout, then the JSON's file, then ``others``. Whichever fails, the rest is still tried: no
+    measurement is to be lost to a full disk or a closed pipe."""
+    with ExitStack() as outputs:  # which calls the last one first
+        for other in reversed(others):
+            outputs.callback(other)
+        outputs.callback(write_out, plain, flags)
+        outputs.callback(_written, "standard output", partial(print_json, plain) if flags.as_json else show_table)
 
 
 def write_out(plain: dict[str, Any], flags: BenchFlags) -> None:
     """JSON into the file that was named, if any."""
-    if flags.out is not None:
-        flags.out.write_text(json.dumps(plain, indent=1) + "\n")
+    if (out := flags.out) is not None:
+        _written(f"out: {out}", lambda: out.write_text(json.dumps(plain, indent=1) + "\n"))
+
+
+def plotted(path: Path, draw: Callable[[Path], None]) -> Callable[[], None]:
+    """``draw`` into ``path``, with the file in the error."""
+    return lambda: _written(f"plot: {path}", lambda: draw(path))
+
+
+def _written(target: str, write: Callable[[], object]) -> None:
+    try:
+        write()
+    except BrokenPipeError:  # whoever reads has enough
+        raise
+    except OSError as error:
+        raise HeadraceError(f"{target} cannot be written: {error.strerror or error}") from error
 
 
 def show(result: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, PullError
 
-from .bench_delivery import BenchFlags, TableFlags, check_delivery, deliver, show
+from .bench_delivery import BenchFlags, TableFlags, check_delivery, deliver, plotted, show
 from .flags import EngineFlags, flagged
 
 Trace = Annotated[Path, typer.Argument(help="CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens.")]
@@ -54,10 +55,8 @@ def trace(
     check_delivery(flags)
     tables.check("trace")
     result = bench_trace(config, work, names, ranks, rounds)
-    if flags.plot is not None:
-        save_trace_plot(result, flags.plot)
-    tables.write(result.plain())
-    deliver(result.plain(), flags, lambda: show(result))
+    others = [plotted(flags.plot, partial(save_trace_plot, result))] if flags.plot is not None else []
+    deliver(result.plain(), flags, lambda: show(result), *others, partial(tables.write, result.plain()))
 
 
 def _context(config: EngineConfig) -> int:

@@ -11,6 +11,7 @@ import typer
 from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 
+from .bench_delivery import check_target
 from .console import print_json, print_table, to_stderr
 from .flags import EngineFlags, ReportFlags, flagged
 from .guard import GuardedCommand
@@ -57,8 +58,8 @@ def check(
     from headrace.lab.golden.actions import check
     from headrace.lab.golden.suite import Share
 
-    if candidate is not None and not candidate.absolute().parent.is_dir():
-        raise ConfigError("candidate", f"{candidate.absolute().parent} is not a folder")
+    if candidate is not None:
+        check_target("candidate", candidate)
     checked = check(_config(engine, tiny, free), _folder(folder), Share(group, rank, world), candidate)
     _show(checked, report)
     to_stderr(f"{checked.key.words}: {_verdict(checked)}")

@@ -1,7 +1,8 @@
 """Reading a file that a user or a stranger named: a regular file of sane size, or an error before any byte is read.
 
 A pipe would block for ever, and a device may have no end. Both raise OSError, like everything else that can be wrong
-with a file, so whoever reads says in one place which setting or model is at fault. And the lock that a file can be.
+with a file, so whoever reads says in one place which setting or model is at fault. And, before long work, whether its
+result can be written; and the lock that a file can be.
 """
 
 from __future__ import annotations
@@ -30,6 +31,20 @@ def read_small(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise OSError(errno.EFBIG, f"is larger than {max_bytes} bytes", str(path))
     return data
+
+
+def require_writable(path: Path) -> None:
+    """Raises OSError unless a file can be written there. What it holds stays; what was not there is not there after."""
+    target = Path(os.path.realpath(path))  # a link to nothing is made where it points
+    if target.is_dir():
+        raise OSError(errno.EISDIR, "is a folder", str(path))
+    if not target.exists():
+        target.open("xb").close()
+        target.unlink()
+    elif target.is_file():
+        target.open("ab").close()
+    elif not os.access(target, os.W_OK):  # opening a pipe would wait for its reader
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def try_lock(descriptor: int) -> bool:

@@ -11,9 +11,9 @@ import pytest
 from cli_models import SMALL, write_model
 from typer.testing import CliRunner, Result
 
-from headrace.cli.bench_delivery import figure, parse_counts
+from headrace.cli.bench_delivery import BenchFlags, check_target, deliver, figure, parse_counts
 from headrace.cli.main import build_app
-from headrace.contract.errors import ConfigError
+from headrace.contract.errors import ConfigError, HeadraceError
 
 
 def bench(*arguments: str) -> Result:
@@ -52,7 +52,10 @@ def test_counts_and_figures() -> None:
     ("arguments", "field"),
     [
         (("scheduler", "--running", "none"), "running"),
-        (("scheduler", "--out", "/nowhere/at/all.json"), "out"),
+        (("scheduler", "--out", "/nowhere/at/all.json"), "out: /nowhere/at/all.json cannot be written"),
+        (("scheduler", "--out", "."), "out: . cannot be written: is a folder"),
+        (("scheduler", "--out", ""), "out: . cannot be written: is a folder"),
+        (("scheduler", "--out", "/proc/none.json"), "out: /proc/none.json cannot be written"),
         (("scheduler", "--plot", "curve.pdf"), "plot"),
         (("peers", "--only", "nobody"), "only"),
         (("peers", "--table", "/nowhere.md"), "table"),
@@ -98,6 +101,37 @@ def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows
     assert all(row["value"]["median"] > 0 for row in measured if "overlap ratio" not in row["what"])
     missing = [row["note"] for row in plain["rows"] if not row["value"]]
     assert missing == (["the longest sequence is 512 tokens"] if "4000" in arguments[2] else [])
+
+
+def test_a_file_that_fails_after_the_work_costs_neither_table_nor_document() -> None:
+    """/dev/full can be opened, and takes nothing."""
+    written: list[str] = []
+    flags = BenchFlags(out=Path("/dev/full"))
+    with pytest.raises(HeadraceError, match=r"^out: /dev/full cannot be written: No space left"):
+        deliver({"rows": []}, flags, lambda: written.append("table"), lambda: written.append("document"))
+    assert written == ["table", "document"]
+
+
+def test_a_closed_pipe_costs_no_file(tmp_path: Path) -> None:
+    def show() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        deliver({"rows": []}, BenchFlags(out=tmp_path / "r.json"), show)
+    assert json.loads((tmp_path / "r.json").read_text()) == {"rows": []}
+
+
+def test_trying_a_target_changes_nothing(tmp_path: Path) -> None:
+    kept, new = tmp_path / "kept.json", tmp_path / "new.json"
+    kept.write_text("old")
+    for path in (kept, new, Path("/dev/null")):
+        check_target("out", path)
+    assert kept.read_text() == "old"
+    assert not new.exists()
+    (tmp_path / "link").symlink_to("new.json")
+    check_target("out", tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert not new.exists()
 
 
 def test_curves_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

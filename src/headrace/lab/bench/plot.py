@@ -17,8 +17,6 @@ def check_plot(path: Path) -> None:
     """Refuses, before anything is measured, a plot that could not be written. Raises ConfigError."""
     if path.suffix.lower() != ".png":
         raise ConfigError("plot", f"{path} must end in .png")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError("plot", f"{path.absolute().parent} is not a folder")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
