@@ -14,10 +14,21 @@ from .contract.layout import KV_ELEMENT_BYTES
 if TYPE_CHECKING:
     from .config import EngineConfig
 
+CHOICES = {
+    "dtype": ("auto", "float32"),
+    "backend": ("cpu", "reference"),
+    "kv_dtype": ("auto", *KV_ELEMENT_BYTES),
+    "kv_fetch": ("thread", "process"),
+    "kv_windows": ("store", "memory"),
+    "discipline": ("mixed", "voted", "split"),
+    "graphs": ("none", "piecewise", "full", "full_decode_only", "full_and_piecewise"),
+    "pinning": ("auto", "none", "cores"),
+    "speculation": ("none", "ngram", "suffix", "draft_model", "draft_heads", "self"),
+    "acceptance": ("exact", "rejection"),
+}
 INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
 BYTE_COUNTS = ("kv_memory", "grammar_cache", "kv_store_size")
 MIN_STORE_BYTES = 1 << 20
-METHODS = ("none", "ngram", "suffix", "draft_model", "draft_heads", "self")
 MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
 MAX_THREADS = 1024  # what the kernels' pool takes
@@ -35,6 +46,9 @@ def _require(condition: bool, name: str, reason: str) -> None:
 def _check_types(section: Any) -> None:
     for f in dataclasses.fields(section):
         value, kind = getattr(section, f.name), str(f.type)
+        if f.name in CHOICES:
+            _check_choice(f.name, value)
+            continue
         if value is None and "None" in kind:
             continue
         wanted = {"bool": bool, "int": int, "float": (int, float), "str": str}[kind.split(" ")[0]]
@@ -44,6 +58,11 @@ def _check_types(section: Any) -> None:
             most = INT64_MAX if f.name in BYTE_COUNTS else INT32_MAX
             _require(-most <= value <= most, f.name, f"must not exceed {most}")
         _require(wanted is not str or "\0" not in value, f.name, "must not hold a zero byte")
+
+
+def _check_choice(name: str, value: object) -> None:
+    *others, last = CHOICES[name]
+    _require(value in CHOICES[name], name, f"must be {', '.join(others)} or {last}, got {value!r}")
 
 
 def sections_of(config: EngineConfig) -> list[Any]:
@@ -63,8 +82,6 @@ def check(config: EngineConfig) -> None:
 
 
 def _check_model(config: EngineConfig) -> None:
-    _require(config.model.dtype in ("auto", "float32"), "dtype", "must be auto or float32")
-    _require(config.model.backend in ("cpu", "reference"), "backend", "must be cpu or reference")
     longest = config.model.max_model_len
     _require(longest is None or longest >= 2, "max_model_len", "must be at least 2")
     _check_skipping(config)
@@ -81,15 +98,12 @@ def _check_skipping(config: EngineConfig) -> None:
 
 
 def _check_cache(config: EngineConfig) -> None:
-    formats = ("auto", *KV_ELEMENT_BYTES)
-    _require(config.cache.kv_dtype in formats, "kv_dtype", f"must be one of {', '.join(formats)}")
     _require(1 <= config.cache.block_size <= 1024, "block_size", "must lie between 1 and 1024")
     _require(0 < config.cache.kv_memory_fraction < 1, "kv_memory_fraction", "must lie between 0 and 1")
     kv_memory = config.cache.kv_memory
     _require(kv_memory is None or kv_memory > 0, "kv_memory", "must be positive")
     size = config.cache.kv_store_size
     _require(bool(config.cache.kv_store), "kv_store", "must be a folder, off or auto")
-    _require(config.cache.kv_fetch in ("thread", "process"), "kv_fetch", "must be thread or process")
     _require(size is None or size >= MIN_STORE_BYTES, "kv_store_size", f"must be at least {MIN_STORE_BYTES}")
     _check_host_tier(config)
     _require(0 <= config.cache.watermark < 0.5, "watermark", "must lie between 0 and 0.5")
@@ -97,7 +111,6 @@ def _check_cache(config: EngineConfig) -> None:
 
 def _check_host_tier(config: EngineConfig) -> None:
     cache, schemes = config.cache, ("tcp://", "ipc://")
-    _require(cache.kv_windows in ("store", "memory"), "kv_windows", "must be store or memory")
     _require((cache.kv_host_memory or 0) >= 0, "kv_host_memory", "must not be negative")
     _require((cache.kv_directory or schemes[0]).startswith(schemes), "kv_directory", "must be tcp://HOST:PORT")
     listen = cache.kv_host_listen
@@ -119,7 +132,6 @@ def _check_runtime(config: EngineConfig) -> None:
     encoders, wait_s = config.runtime.encoder_threads, config.runtime.encoder_timeout_s
     _require(1 <= encoders <= MAX_THREADS, "encoder_threads", f"must lie between 1 and {MAX_THREADS}")
     _require(0 < wait_s <= MAX_WAIT_S, "encoder_timeout_s", day)
-    _require(config.runtime.pinning in ("auto", "none", "cores"), "pinning", "must be auto, none or cores")
     _require(1 <= config.grammar.grammar_threads <= 256, "grammar_threads", "must lie between 1 and 256")
     _require(0 < config.grammar.grammar_timeout_s <= MAX_WAIT_S, "grammar_timeout_s", day)
     _require(config.grammar.grammar_cache >= 0, "grammar_cache", "must not be negative")
@@ -127,12 +139,9 @@ def _check_runtime(config: EngineConfig) -> None:
 
 def _check_speculation(config: EngineConfig) -> None:
     wanted, budget = config.speculation, config.scheduler.token_budget
-    _require(wanted.speculation in METHODS, "speculation", f"must be one of {', '.join(METHODS)}")
     _require(1 <= wanted.max_drafts <= MOST_DRAFTS, "max_drafts", f"must lie between 1 and {MOST_DRAFTS}")
     _require(1 <= wanted.min_match <= wanted.max_match, "min_match", "must lie between 1 and max_match")
     _require(0 <= wanted.cost_lifetime_s <= MAX_WAIT_S, "cost_lifetime_s", "must lie between 0 and a day")
-    rules = ("exact", "rejection")
-    _require(wanted.acceptance in rules, "acceptance", f"must be one of {', '.join(rules)}")
     drafted, given = wanted.speculation == "draft_model", wanted.draft_model is not None
     _require(given or not drafted, "draft_model", "is missing: speculation draft_model needs to know which model")
     reason = f"is for speculation draft_model, not for {wanted.speculation}: change that, or leave this out"
@@ -146,7 +155,6 @@ def _check_speculation(config: EngineConfig) -> None:
 
 def _check_disciplines(config: EngineConfig) -> None:
     limits = config.scheduler
-    _require(limits.discipline in ("mixed", "voted", "split"), "discipline", "must be mixed, voted or split")
     phased = limits.discipline != "mixed"
     _require(not (phased and limits.priority), "priority", "only the mixed discipline serves by priority")
     _require(limits.all_interval >= 1, "all_interval", "must be at least 1")

@@ -125,7 +125,7 @@ def test_stop_ends_the_text_before_the_stop_string(model: str) -> None:
         ([""], "prompt: must not be empty"),
         (["x" * 600], "leave no room to generate"),
         (["x", "--top-p", "7"], "top_p: must lie"),
-        (["x", "--backend", "tpu"], "backend: must be cpu or reference"),
+        (["x", "--backend", "tpu"], "backend: must be cpu or reference, got 'tpu'"),
         (["x", "--kv-memory", "1"], "kv_memory:"),
         (["x", "--kv-memory", "lots"], "kv_memory: must be a size"),
         (["x", "--max-model-len", "99999"], "max_model_len: 99999 exceeds"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headrace.config_checks import MAX_THREADS
 from headrace.contract.errors import ConfigError
 
 from .bench_delivery import (
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
 
 Filter = Annotated[str, typer.Option(help="Only cases with this text in their name.")]
-Threads = Annotated[int | None, typer.Option(help="Most kernel threads. Default: every usable processor.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=MAX_THREADS, help="Most kernel threads. Default: every usable processor.")
+]
 Backend = Annotated[str, typer.Option(help="cpu or reference.")]
 Cache = Annotated[Path, typer.Option(help="Folder for environments, model files and logs of other engines.")]
 
@@ -109,9 +112,9 @@ def prefill(engine: EngineFlags, flags: BenchFlags, lengths: Counts = None, repe
 def offline(
     engine: EngineFlags,
     flags: BenchFlags,
-    requests: int = 32,
-    length: int = 128,
-    tokens: int = 64,
+    requests: Requests = 32,
+    length: Prompt = 128,
+    tokens: Tokens = 64,
     repeats: Repeats = 3,
 ) -> None:
     """Output tokens per second of a batch of requests, by its size."""
@@ -189,10 +192,10 @@ def scheduler(
     cache: Cache = Path("build/peers"),
 ) -> None:
     """Microseconds of scheduling per step, by the number of running sequences; no model runs."""
-    from headrace.lab.bench.scheduler import RUNNING, bench_scheduler
+    from headrace.lab.bench.scheduler import MOST_RUNNING, RUNNING, bench_scheduler
     from headrace.lab.bench.scheduler_peer import vllm_scheduler
 
-    wanted = parse_counts("running", running) or RUNNING
+    wanted = parse_counts("running", running, MOST_RUNNING) or RUNNING
 
     def run() -> Report:
         if not vllm:
@@ -246,7 +249,7 @@ def peers(
     rounds: Repeats = 3,
     windows: Annotated[int, typer.Option(min=0, help="Windows for perplexity; 0: none.")] = 16,
     window: Annotated[int, typer.Option(min=2, help="Tokens per window.")] = 1024,
-    threads: Annotated[int | None, typer.Option(min=1, help="Default: every usable processor.")] = None,
+    threads: Threads = None,
     deadline: Annotated[float, typer.Option(min=1, help="Most seconds for one run of one contender.")] = 900.0,
     small: Annotated[bool, typer.Option("--small", help="Little work: shows that all runs, not how fast.")] = False,
     table: Annotated[

@@ -20,13 +20,13 @@ from .console import bytes_text, print_json, print_table, to_stderr
 if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
 
-Repeats = Annotated[int, typer.Option(min=1, max=1000, help="Measured runs; the table shows their median.")]
-Requests = Annotated[int, typer.Option(min=1, help="How many requests.")]
-Prompt = Annotated[int, typer.Option(min=1, help="Tokens of each prompt that are its own.")]
-Shared = Annotated[int, typer.Option(min=1, help="Tokens with which all prompts begin.")]
-Tokens = Annotated[int, typer.Option(min=1, help="Tokens to generate for each request.")]
-Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
 MAX_COUNT = 1 << 20
+Repeats = Annotated[int, typer.Option(min=1, max=1000, help="Measured runs; the table shows their median.")]
+Requests = Annotated[int, typer.Option(min=1, max=1 << 16, help="How many requests.")]
+Prompt = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens of each prompt that are its own.")]
+Shared = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens with which all prompts begin.")]
+Tokens = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens to generate for each request.")]
+Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,13 +65,13 @@ class TableFlags:
 NO_TABLE = TableFlags()
 
 
-def parse_counts(field: str, text: str | None) -> tuple[int, ...]:
+def parse_counts(field: str, text: str | None, most: int = MAX_COUNT) -> tuple[int, ...]:
     """``1,2,16`` as numbers; none for None. Raises ConfigError naming the option."""
     if text is None:
         return ()
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 0 < int(part) <= MAX_COUNT for part in parts):
-        raise ConfigError(field, f"must be whole numbers from 1 to {MAX_COUNT}, separated by commas, got {text!r}")
+    if not all(part.isdecimal() and 0 < int(part) <= most for part in parts):
+        raise ConfigError(field, f"must be whole numbers from 1 to {most}, separated by commas, got {text!r}")
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 

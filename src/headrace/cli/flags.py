@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from headrace.config import EngineConfig, resolve
+from headrace.config_checks import MAX_THREADS
 from headrace.contract.request import SamplingParams
 from headrace.contract.sizes import parse_size
 
@@ -35,7 +36,9 @@ class EngineFlags:
     ] = None
     dtype: Annotated[str | None, typer.Option(help="auto or float32.")] = None
     backend: Annotated[str | None, typer.Option(help="cpu (C++ kernels) or reference (pure torch).")] = None
-    threads: Annotated[int | None, typer.Option(help="Kernel threads. Default: every usable processor.")] = None
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MAX_THREADS, help="Kernel threads. Default: every usable processor.")
+    ] = None
     kv_memory: Annotated[
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None

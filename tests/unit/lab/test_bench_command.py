@@ -15,6 +15,8 @@ from headrace.cli.bench_delivery import BenchFlags, check_target, deliver, figur
 from headrace.cli.main import build_app
 from headrace.contract.errors import ConfigError, HeadraceError
 
+OFFLINE_COUNTS = ("requests", "length", "tokens")
+
 
 def bench(*arguments: str) -> Result:
     return CliRunner().invoke(build_app(), ["bench", *arguments])
@@ -62,6 +64,13 @@ def test_counts_and_figures() -> None:
         (("peers", "--plot", "curve.png"), "plot"),
         (("roofline", "--threads", "0"), "threads"),
         (("ops", "--filter", "nonsense"), "filter"),
+        (("ops", "--threads", "0"), "--threads"),
+        (("scheduler", "--running", "1000000"), "running"),
+        *(
+            (("offline", f"--{name}", count), f"--{name}")
+            for name in OFFLINE_COUNTS
+            for count in ("-1", "0", "99999999")
+        ),
     ],
 )
 def test_bad_options_are_refused_before_any_work(arguments: tuple[str, ...], field: str) -> None:
@@ -101,6 +110,34 @@ def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows
     assert all(row["value"]["median"] > 0 for row in measured if "overlap ratio" not in row["what"])
     missing = [row["note"] for row in plain["rows"] if not row["value"]]
     assert missing == (["the longest sequence is 512 tokens"] if "4000" in arguments[2] else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("offline", "--length", "600"), "length: 600 tokens of a prompt and 64 to generate exceed"),
+        (("offline", "--tokens", "600"), "tokens: 128 tokens of a prompt and 600 to generate exceed"),
+        (("prefix", "--shared", "500"), "shared: 532 tokens of a prompt and 32 to generate exceed"),
+        (("prefill", "--lengths", "512,600"), "lengths: 512 tokens of a prompt and 1 to generate exceed"),
+        (("latency", "--depths", "600"), "depths: 600 tokens"),
+        (("latency", "--depths", "8", "--rows", "1,65"), "rows: 65 are more than max_seqs, 64"),
+        (("overlap", "--tokens", "600"), "tokens: 32 tokens of a prompt"),
+        (("determinism", "--tokens", "600"), "tokens: 32 tokens of a prompt"),
+        (("profile", "--rows", "100000", "--prompt", "16"), "rows: decode, 100000 rows at depth 128: its KV takes"),
+        (("profile", "--prompt", "600"), "prompt: prefill, 600 tokens: the model has 512 positions"),
+    ],
+)
+def test_what_the_engine_cannot_hold_is_refused_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], reason: str
+) -> None:
+    def measured(*_: object) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr("headrace.lab.bench.engine_runs.measure_peaks", measured)
+    result = bench(*arguments, "--model", write_model(tmp_path / "m"), *SMALL)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert result.stdout == ""
 
 
 def test_a_file_that_fails_after_the_work_costs_neither_table_nor_document() -> None:

@@ -13,7 +13,7 @@ from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 
 from .acceptance import MODEL_DRAFTERS, add_acceptance
-from .engine_runs import run_requests
+from .engine_runs import Need, run_requests
 from .pairs import Pair, Pairs
 from .report import Report
 from .speculation import workloads
@@ -33,6 +33,7 @@ def bench_determinism(
     free, bound = (replace(config, runtime=replace(config.runtime, deterministic=on)) for on in (False, True))
     with Pairs(free, bound) as pairs:
         report.settings["model"] = pairs.first.model_name
+        Need("tokens", DEPTH, num_tokens + 1).check(pairs.first.max_model_len)
         report.settings["mode"] = "; ".join(pairs.second.notes) or "the mode changed no setting"
         for m in rows:
             pair = pairs.measure(lambda llm, number, m=m: _decode(llm, number, m, num_tokens), repeats)  # type: ignore[misc]

@@ -10,7 +10,7 @@ from time import perf_counter
 
 from headrace.api.llm import LLM
 from headrace.config import EngineConfig
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import ConfigError, HeadraceError
 from headrace.contract.request import SamplingParams
 from headrace.models.sources import resolve_model
 
@@ -30,6 +30,23 @@ class Run:
     def decode_rate(self) -> float:
         """Tokens per second after the first one."""
         return (self.num_output - 1) / (self.total_s - self.first_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A sequence that will be run, in tokens, and the options that its two parts come from."""
+
+    prompt_option: str
+    prompt: int
+    output: int
+    output_option: str = "tokens"
+
+    def check(self, most: int) -> None:
+        """Raises ConfigError when an engine whose longest sequence is ``most`` tokens cannot run it."""
+        if self.prompt + self.output > most:
+            option = self.prompt_option if self.prompt >= most else self.output_option
+            parts = f"{self.prompt} tokens of a prompt and {self.output} to generate"
+            raise ConfigError(option, f"{parts} exceed this engine's longest sequence, {most} tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +70,14 @@ def without_store(config: EngineConfig) -> EngineConfig:
 
 
 @contextmanager
-def opened(config: EngineConfig) -> Iterator[Bench]:
-    """The engine for the length of a ``with``; the limits are measured before it is loaded."""
+def opened(config: EngineConfig, need: Need) -> Iterator[Bench]:
+    """The engine for the length of a ``with``, then the machine's limits. Raises ConfigError before anything is
+    measured when ``need`` cannot be run."""
     file = Path(resolve_model(config.model.model, offline=config.model.offline).path)
     with LLM(config=without_store(config)) as llm:
         from headrace import _kernels
 
+        need.check(llm.max_model_len)
         peaks = measure_peaks(_kernels.num_threads(), repeats=3)
         kv_bytes = llm.pool.block_bytes / config.cache.block_size
         yield Bench(llm, peaks, model_cost(file, kv_bytes), config.model.dtype == "float32")
@@ -97,4 +116,6 @@ def step_seconds(llm: LLM, prompts: Sequence[list[int]], num_steps: int) -> list
         full_before, before = full, now
         if len(times) == num_steps:
             break
+    if not times:
+        raise HeadraceError(f"{len(prompts)} rows never ran in one step: the KV pool or max_seqs holds fewer")
     return times

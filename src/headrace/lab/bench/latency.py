@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.config import EngineConfig
+from headrace.contract.errors import ConfigError
 
-from .engine_runs import Bench, opened, run_requests, step_seconds
+from .engine_runs import Bench, Need, opened, run_requests, step_seconds
 from .overlap import add_bubbles
 from .report import Curve, Report
 from .stats import Spread, spread
 from .workload import DECODE_DEPTHS, DECODE_TOKENS, STEP_ROWS, draw_prompt, draw_prompts
 
+SPARE_TOKENS = 8  # what ``step_seconds`` generates beside the steps it times
 READ_LIMIT = "weights of the file and KV read once per token"
 
 
@@ -26,7 +28,9 @@ def bench_latency(
     report = Report(
         "latency", {"depths": list(depths), "rows": list(rows), "num_tokens": num_tokens, "repeats": repeats}
     )
-    with opened(config) as bench:
+    if max(rows) > config.scheduler.max_seqs:
+        raise ConfigError("rows", f"{max(rows)} are more than max_seqs, {config.scheduler.max_seqs}, lets run at once")
+    with opened(config, Need("depths", depths[0], num_tokens + SPARE_TOKENS)) as bench:
         report.settings["model"] = bench.llm.model_name
         for depth in depths:
             _decode_row(report, bench, depth, num_tokens, repeats)

@@ -12,7 +12,7 @@ from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 from headrace.contract.stats import EngineStats
 
-from .engine_runs import run_requests
+from .engine_runs import Need, run_requests
 from .pairs import Pair, Pairs
 from .report import Report
 from .stats import spread
@@ -28,6 +28,7 @@ def bench_overlap(config: EngineConfig, rows: Sequence[int] = ROWS, num_tokens: 
     sync, overlapped = (replace(config, runtime=replace(config.runtime, overlap=on)) for on in (False, True))
     with Pairs(sync, overlapped) as pairs:
         report.settings["model"] = pairs.first.model_name
+        Need("tokens", DEPTH, num_tokens + 1).check(pairs.first.max_model_len)
         for m in rows:
             before = pairs.first.stats, pairs.second.stats
             pair = pairs.measure(lambda llm, number, m=m: _rate(llm, number, m, num_tokens), repeats)  # type: ignore[misc]

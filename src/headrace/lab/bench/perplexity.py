@@ -68,7 +68,9 @@ def bench_perplexity(config: EngineConfig, window: int = WINDOW, count: int = NU
         sums = score_windows(llm, windows)
     num_predicted = sum(len(ids) - 1 for ids in windows)
     each = [perplexity([total], len(ids) - 1) for total, ids in zip(sums, windows)]
-    report.add(f"perplexity, {len(windows)} windows of {window}", "", spread([perplexity(sums, num_predicted)]))
+    fewer = f"the text has no more than these of the {count} that were asked for" if len(windows) < count else ""
+    mean = spread([perplexity(sums, num_predicted)])
+    report.add(f"perplexity, {len(windows)} windows of {window}", "", mean, note=fewer)
     report.add("perplexity of single windows", "", spread(each))
     points = [(float(i), value) for i, value in enumerate(each)]
     report.curves.append(Curve("Perplexity by window", "window", "perplexity", points))

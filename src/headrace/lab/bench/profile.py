@@ -27,6 +27,7 @@ from headrace.models.sources import resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.worker.graphs import StepGraph
 from headrace.worker.kv_tensors import allocate_kv
+from headrace.worker.memory import free_memory_bytes
 
 from .report import Bars, Report
 from .stats import Spread, spread
@@ -71,11 +72,23 @@ def bench_profile(
     report = Report("profile", {"rows": list(rows), "depth": depth, "prompt": prompt, "repeats": repeats})
     subject = open_subject(config, report)
     for shape in shapes:
-        if shape.depth + shape.length > subject.model.max_positions:
-            raise ConfigError("depth", f"{shape.words}: the model has {subject.model.max_positions} positions")
+        _check_shape(config, subject, shape)
     for shape in shapes:
         profile_step(report, subject, shape, repeats)
     return report.finish()
+
+
+def _check_shape(config: EngineConfig, subject: Subject, shape: Shape) -> None:
+    """Raises ConfigError for a step beyond the model's positions or the memory for KV."""
+    layout, decodes = subject.model.kv_layout, shape.length == 1
+    if shape.depth + shape.length > subject.model.max_positions:
+        reason = f"{shape.words}: the model has {subject.model.max_positions} positions"
+        raise ConfigError("depth" if decodes else "prompt", reason)
+    budget = config.cache.kv_memory or int(free_memory_bytes() * config.cache.kv_memory_fraction)
+    needed = _num_blocks(subject, shape) * layout.block_bytes(subject.block_size, subject.kv)
+    if needed > budget:
+        reason = f"{shape.words}: its KV takes {needed >> 20} MiB, more than the {budget >> 20} MiB there are for it"
+        raise ConfigError("rows" if decodes else "prompt", reason)
 
 
 def open_subject(config: EngineConfig, report: Report) -> Subject:
@@ -133,12 +146,16 @@ def _total(calls: Sequence[Spread]) -> Spread:
 def _caches(subject: Subject, shape: Shape) -> list[LayerKV]:
     """Caches with something in them: what was never written lies in one page of zeros, which costs no traffic."""
     layout = subject.model.kv_layout
-    blocks = len(layout.groups) * shape.slices * _blocks_of(subject, shape) + 1
-    caches = allocate_kv(layout, blocks, subject.block_size, kv=subject.kv)
+    caches = allocate_kv(layout, _num_blocks(subject, shape), subject.block_size, kv=subject.kv)
     for cache in caches:
         for tensor in {cache.k, cache.v}:
             tensor.view(torch.uint8).fill_(0x1C)  # a small finite number in every format, as code and as scale
     return caches
+
+
+def _num_blocks(subject: Subject, shape: Shape) -> int:
+    """Of all slices and groups, and the null block."""
+    return len(subject.model.kv_layout.groups) * shape.slices * _blocks_of(subject, shape) + 1
 
 
 def _blocks_of(subject: Subject, shape: Shape) -> int:

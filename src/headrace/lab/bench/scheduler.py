@@ -24,6 +24,7 @@ from .stats import Spread, spread
 from .workload import draw_prompt
 
 RUNNING = (64, 256, 1024)
+MOST_RUNNING = 1 << 16  # what ``max_seqs`` may be
 LOOKUP_TOKENS = 8192
 STEPS = 200
 

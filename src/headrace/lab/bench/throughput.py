@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.config import EngineConfig
 
-from .engine_runs import Bench, opened, run_requests
+from .engine_runs import Bench, Need, opened, run_requests
 from .report import Curve, Report
 from .stats import spread
 from .workload import OFFLINE, PREFILL_LENGTHS, PREFIX, Batch, draw_prompt
@@ -18,7 +18,7 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
     """Prompt tokens per second until the first token, one prompt at a time."""
     report = Report("prefill", {"lengths": list(lengths), "repeats": repeats})
     points = []
-    with opened(config) as bench:
+    with opened(config, Need("lengths", min(lengths), 1)) as bench:
         report.settings["model"] = bench.llm.model_name
         limit = bench.cost.prefill_rate(bench.peaks, bench.in_floats) if bench.cost else None
         kind = "float32" if bench.in_floats else "int8"
@@ -41,7 +41,7 @@ def bench_offline(config: EngineConfig, batch: Batch = OFFLINE, repeats: int = 3
     report = Report("offline", {"batch": str(batch), "repeats": repeats})
     counts = sorted({1 << i for i in range(batch.count.bit_length()) if 1 << i < batch.count} | {batch.count})
     points = []
-    with opened(config) as bench:
+    with opened(config, Need("length", batch.length, batch.max_tokens)) as bench:
         report.settings["model"] = bench.llm.model_name
         for count in counts:
             part = Batch(count, batch.length, batch.max_tokens, batch.shared)
@@ -58,7 +58,7 @@ def bench_prefix(config: EngineConfig, batch: Batch = PREFIX, repeats: int = 3) 
     """A batch whose prompts share their beginning, with the prefix cache and, for comparison, without sharing."""
     report = Report("prefix", {"batch": str(batch), "repeats": repeats})
     alone = Batch(batch.count, batch.length + batch.shared, batch.max_tokens)
-    with opened(config) as bench:
+    with opened(config, Need("shared", batch.shared + batch.length, batch.max_tokens)) as bench:
         report.settings["model"] = bench.llm.model_name
         for what, each in (("shared", batch), ("distinct", alone)):
             runs = [run_requests(bench.llm, each.prompts(run), each.max_tokens) for run in range(repeats)]

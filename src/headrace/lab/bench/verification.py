@@ -18,7 +18,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, HeadraceError
 from headrace.contract.request import SamplingParams
 
-from .engine_runs import without_store
+from .engine_runs import Need, without_store
 from .report import Report
 from .speculation_prompts import ARTICLE
 from .stats import spread
@@ -77,6 +77,7 @@ def configurations(config: EngineConfig, most: int) -> dict[str, EngineConfig]:
 
 def add_rows(report: Report, engines: dict[str, LLM], streams: int, tokens: int, repeats: int) -> None:
     prompts = prompts_for(engines[PLAIN], streams)
+    Need("tokens", max(map(len, prompts)), tokens).check(engines[PLAIN].max_model_len)
     runs: dict[str, list[Counted]] = {name: [] for name in engines}
     names = list(engines)
     for turn in range(repeats + 1):
