@@ -49,7 +49,7 @@ def isa() -> str | None:
     """``HEADRACE_ISA``: instruction set of the kernels (``scalar``, ``avx2``, ...). Default: the best there
     is.
     """
-    return os.environ.get("HEADRACE_ISA") or None
+    return (os.environ.get("HEADRACE_ISA") or "").lower() or None
 
 
 def overlap_checks() -> bool:

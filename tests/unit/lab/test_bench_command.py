@@ -15,6 +15,7 @@ from headrace.cli.bench_delivery import BenchFlags, check_target, deliver, figur
 from headrace.cli.main import build_app
 from headrace.contract.errors import ConfigError, HeadraceError
 
+ENGINE_SETTINGS = {"model", "dtype", "kv_dtype", "backend", "isa", "num_threads", "graphs", "overlap"}
 OFFLINE_COUNTS = ("requests", "length", "tokens")
 
 
@@ -106,6 +107,10 @@ def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows
     model = write_model(tmp_path / "m")
     plain = reported(bench(*arguments, "--repeats", "1", "--json", "--model", model, *SMALL))
     assert len(plain["rows"]) == rows
+    settings = plain["settings"]
+    assert set(settings) >= ENGINE_SETTINGS - {"overlap"}
+    assert (settings["num_threads"], settings["kv_memory"], settings["kv_dtype"]) == (1, 4 << 20, "int16")
+    assert all(isinstance(value, str | int | bool | list) and "(" not in str(value) for value in settings.values())
     measured = [row for row in plain["rows"] if row["value"]]
     assert all(row["value"]["median"] > 0 for row in measured if "overlap ratio" not in row["what"])
     missing = [row["note"] for row in plain["rows"] if not row["value"]]
@@ -124,6 +129,8 @@ def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows
         (("overlap", "--tokens", "600"), "tokens: 32 tokens of a prompt"),
         (("determinism", "--tokens", "600"), "tokens: 32 tokens of a prompt"),
         (("profile", "--rows", "100000", "--prompt", "16"), "rows: decode, 100000 rows at depth 128: its KV takes"),
+        (("profile", "--tensor-parallel-size", "2"), "tensor_parallel_size: is ignored here"),
+        (("profile", "--speculation", "ngram"), "speculation: is ignored here"),
         (("profile", "--prompt", "600"), "prompt: prefill, 600 tokens: the model has 512 positions"),
     ],
 )
@@ -193,6 +200,7 @@ def test_a_profile_names_every_op_of_both_steps(tmp_path: Path) -> None:
     picture = tmp_path / "p.png"
     options = ("--rows", "1,3", "--depth", "8", "--prompt", "20", "--repeats", "2")
     plain = reported(bench("profile", "-m", model, *options, "--plot", str(picture), "--json"))
+    assert set(plain["settings"]) >= ENGINE_SETTINGS - {"overlap", "graphs"}
     titles = [bars["title"] for bars in plain["bars"]]
     assert titles == ["decode, 1 row at depth 8", "decode, 3 rows at depth 8", "prefill, 20 tokens"]
     for bars in plain["bars"]:

@@ -14,6 +14,7 @@ from headrace.config import EngineConfig
 
 from .acceptance import MODEL_DRAFTERS, add_acceptance
 from .engine_runs import Need, run_requests
+from .engine_settings import engine_settings
 from .pairs import Pair, Pairs
 from .report import Report
 from .speculation import workloads
@@ -32,7 +33,10 @@ def bench_determinism(
     report = Report("determinism", {"rows": list(rows), "num_tokens": num_tokens, "repeats": repeats})
     free, bound = (replace(config, runtime=replace(config.runtime, deterministic=on)) for on in (False, True))
     with Pairs(free, bound) as pairs:
-        report.settings["model"] = pairs.first.model_name
+        settings = engine_settings(config) | {"model": pairs.first.model_name}
+        report.settings |= {
+            name: value for name, value in settings.items() if name != "deterministic"
+        }  # that is compared
         Need("tokens", DEPTH, num_tokens + 1).check(pairs.first.max_model_len)
         report.settings["mode"] = "; ".join(pairs.second.notes) or "the mode changed no setting"
         for m in rows:

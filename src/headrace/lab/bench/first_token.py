@@ -19,7 +19,7 @@ def main(started_at: float, settings: dict[str, Any]) -> None:
 
     llm_type = LLM  # the package loads lazily: naming it is what imports the engine
     imported = monotonic()
-    llm = llm_type(**{name: value for name, value in settings.items() if value is not None})
+    llm = llm_type(**settings)
     loaded = monotonic()
     llm.generate("The capital of France is", SamplingParams(max_tokens=1, temperature=0.0))
     done = monotonic()

@@ -8,6 +8,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 
 from .engine_runs import Bench, Need, opened, run_requests, step_seconds
+from .engine_settings import engine_settings
 from .overlap import add_bubbles
 from .report import Curve, Report
 from .stats import Spread, spread
@@ -31,7 +32,7 @@ def bench_latency(
     if max(rows) > config.scheduler.max_seqs:
         raise ConfigError("rows", f"{max(rows)} are more than max_seqs, {config.scheduler.max_seqs}, lets run at once")
     with opened(config, Need("depths", depths[0], num_tokens + SPARE_TOKENS)) as bench:
-        report.settings["model"] = bench.llm.model_name
+        report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         for depth in depths:
             _decode_row(report, bench, depth, num_tokens, repeats)
         before = bench.llm.stats

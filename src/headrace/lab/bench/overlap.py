@@ -13,6 +13,7 @@ from headrace.config import EngineConfig
 from headrace.contract.stats import EngineStats
 
 from .engine_runs import Need, run_requests
+from .engine_settings import engine_settings
 from .pairs import Pair, Pairs
 from .report import Report
 from .stats import spread
@@ -27,7 +28,9 @@ def bench_overlap(config: EngineConfig, rows: Sequence[int] = ROWS, num_tokens: 
     report = Report("overlap", {"rows": list(rows), "num_tokens": num_tokens, "repeats": repeats})
     sync, overlapped = (replace(config, runtime=replace(config.runtime, overlap=on)) for on in (False, True))
     with Pairs(sync, overlapped) as pairs:
-        report.settings["model"] = pairs.first.model_name
+        settings = engine_settings(config) | {"model": pairs.first.model_name}
+        settings.pop("overlap")  # that is compared
+        report.settings |= settings
         Need("tokens", DEPTH, num_tokens + 1).check(pairs.first.max_model_len)
         for m in rows:
             before = pairs.first.stats, pairs.second.stats

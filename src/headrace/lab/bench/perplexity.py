@@ -10,12 +10,13 @@ import math
 from collections.abc import Sequence
 
 from headrace.api.llm import LLM
-from headrace.config import EngineConfig, kv_format
+from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 from headrace.contract.request import SamplingParams
 
 from .corpus import ALICE, corpus_text
 from .engine_runs import without_store
+from .engine_settings import engine_settings
 from .report import Curve, Report
 from .stats import spread
 
@@ -59,11 +60,9 @@ def score_windows(llm: LLM, windows: Sequence[list[int]]) -> list[float]:
 
 def bench_perplexity(config: EngineConfig, window: int = WINDOW, count: int = NUM_WINDOWS) -> Report:
     """One figure over all windows; the spread is that of single windows."""
-    kept = {"dtype": config.model.dtype, "kv_dtype": kv_format(config)}
-    settings = kept | {"window": window, "text": ALICE.source}
-    report = Report("perplexity", settings)
+    report = Report("perplexity", {"window": window, "text": ALICE.source})
     with LLM(config=without_store(config)) as llm:
-        report.settings["model"] = llm.model_name
+        report.settings |= engine_settings(config) | {"model": llm.model_name}
         windows = text_windows(llm, window, count, config.model.offline)
         sums = score_windows(llm, windows)
     num_predicted = sum(len(ids) - 1 for ids in windows)

@@ -20,7 +20,7 @@ from headrace.contract.errors import ConfigError
 from headrace.contract.plan import GraphMode
 from headrace.kernels.ops import Ops
 from headrace.kernels.resolve import resolve_ops
-from headrace.kernels.runtime import configure, usable_processors
+from headrace.kernels.runtime import configure
 from headrace.models.context import ForwardContext, GroupIndex, LayerKV, Model
 from headrace.models.registry import load_model
 from headrace.models.sources import resolve_model
@@ -29,8 +29,13 @@ from headrace.worker.graphs import StepGraph
 from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import free_memory_bytes
 
+from .engine_settings import engine_settings, refuse_others, threads_of
 from .report import Bars, Report
 from .stats import Spread, spread
+
+HONOURED = (
+    "model", "offline", "dtype", "strict", "block_size", "kv_dtype", "kv_memory", "kv_memory_fraction", "num_threads",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,7 @@ def bench_profile(
     """A decode step for each of ``rows``, then a prefill step. Raises ConfigError when a shape exceeds the model."""
     if config.model.backend != "cpu":
         raise ConfigError("backend", "only steps of the cpu backend can be captured")
+    refuse_others(config, HONOURED, "is ignored here, where a captured step runs outside of any engine: leave it out")
     shapes = [*(Shape(count, 1, depth) for count in rows), Shape(1, prompt, 0)]
     report = Report("profile", {"rows": list(rows), "depth": depth, "prompt": prompt, "repeats": repeats})
     subject = open_subject(config, report)
@@ -94,12 +100,12 @@ def _check_shape(config: EngineConfig, subject: Subject, shape: Shape) -> None:
 def open_subject(config: EngineConfig, report: Report) -> Subject:
     """Loads the model as an engine would, without an engine."""
     source = resolve_model(config.model.model, offline=config.model.offline)
-    threads = config.runtime.num_threads or env.num_threads() or usable_processors()
-    configure("cpu", threads, env.isa())
+    configure("cpu", threads_of(config), env.isa())
     ops = resolve_ops("cpu", strict=config.model.strict)
     checkpoint = open_checkpoint(source.path, dummy_seed=0 if source.dummy else None)
     model = load_model(checkpoint, ops, exact=config.model.dtype == "float32")
-    report.settings |= {"model": source.name, "num_threads": threads, "isa": _kernels.isa()}
+    settings = engine_settings(config) | {"model": source.name}
+    report.settings |= {name: value for name, value in settings.items() if name not in ("graphs", "overlap")}
     return Subject(model, ops, config.cache.block_size, kv_format(config))
 
 

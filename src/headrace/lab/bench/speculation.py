@@ -17,6 +17,7 @@ from headrace.contract.errors import ConfigError, HeadraceError
 
 from .acceptance import add_acceptance
 from .engine_runs import greedy, without_store
+from .engine_settings import engine_settings
 from .report import Curve, Report
 from .speculation_prompts import STORY, copy_code, quote_summary
 from .stats import spread
@@ -56,7 +57,7 @@ def bench_speculation(
     report = Report("speculation", settings | {"repeats": repeats})
     with ExitStack() as stack:
         without, with_drafts = (stack.enter_context(LLM(config=without_store(c))) for c in (plain, config))
-        report.settings["model"] = with_drafts.model_name
+        report.settings |= engine_settings(config) | {"model": with_drafts.model_name}
         prompts = workloads(with_drafts)
         for name, prompt in ((name, prompts[name]) for name in wanted):
             if len(prompt) + tokens > with_drafts.max_model_len:

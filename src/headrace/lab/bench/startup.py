@@ -14,6 +14,7 @@ from typing import Any
 from headrace.config import EngineConfig
 from headrace.contract.errors import HeadraceError
 
+from .engine_settings import changed_settings, engine_settings
 from .report import Report
 from .stats import spread
 
@@ -28,14 +29,8 @@ IMPORT_TORCH = (
 
 def bench_startup(config: EngineConfig, repeats: int = 5) -> Report:
     """Start to first token with warm caches: the first start is not counted. Raises HeadraceError if a start fails."""
-    report = Report("startup", {"model": config.model.model, "dtype": config.model.dtype, "repeats": repeats})
-    settings = {
-        "model": config.model.model,
-        "dtype": config.model.dtype,
-        "backend": config.model.backend,
-        "num_threads": config.runtime.num_threads,
-        "kv_memory": config.cache.kv_memory,
-    }
+    report = Report("startup", engine_settings(config) | {"repeats": repeats})
+    settings = changed_settings(config)
     starts = [_child(["-m", FIRST_TOKEN], json.dumps(settings)) for _ in range(repeats + 1)][1:]
     for name, what in (("total_s", "process start to first token"), ("load_s", "of it loading the model")):
         report.add(what, "s", spread([start[name] for start in starts]))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from headrace.config import EngineConfig
 
 from .engine_runs import Bench, Need, opened, run_requests
+from .engine_settings import engine_settings
 from .report import Curve, Report
 from .stats import spread
 from .workload import OFFLINE, PREFILL_LENGTHS, PREFIX, Batch, draw_prompt
@@ -19,7 +20,7 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
     report = Report("prefill", {"lengths": list(lengths), "repeats": repeats})
     points = []
     with opened(config, Need("lengths", min(lengths), 1)) as bench:
-        report.settings["model"] = bench.llm.model_name
+        report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         limit = bench.cost.prefill_rate(bench.peaks, bench.in_floats) if bench.cost else None
         kind = "float32" if bench.in_floats else "int8"
         for length in lengths:
@@ -38,11 +39,11 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
 
 def bench_offline(config: EngineConfig, batch: Batch = OFFLINE, repeats: int = 3) -> Report:
     """Output tokens per second of a batch that is there from the start, by the number of requests."""
-    report = Report("offline", {"batch": str(batch), "repeats": repeats})
+    report = Report("offline", batch.settings | {"repeats": repeats})
     counts = sorted({1 << i for i in range(batch.count.bit_length()) if 1 << i < batch.count} | {batch.count})
     points = []
     with opened(config, Need("length", batch.length, batch.max_tokens)) as bench:
-        report.settings["model"] = bench.llm.model_name
+        report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         for count in counts:
             part = Batch(count, batch.length, batch.max_tokens, batch.shared)
             runs = [run_requests(bench.llm, part.prompts(run), part.max_tokens) for run in range(-1, repeats)]
@@ -56,10 +57,10 @@ def bench_offline(config: EngineConfig, batch: Batch = OFFLINE, repeats: int = 3
 
 def bench_prefix(config: EngineConfig, batch: Batch = PREFIX, repeats: int = 3) -> Report:
     """A batch whose prompts share their beginning, with the prefix cache and, for comparison, without sharing."""
-    report = Report("prefix", {"batch": str(batch), "repeats": repeats})
+    report = Report("prefix", batch.settings | {"repeats": repeats})
     alone = Batch(batch.count, batch.length + batch.shared, batch.max_tokens)
     with opened(config, Need("shared", batch.shared + batch.length, batch.max_tokens)) as bench:
-        report.settings["model"] = bench.llm.model_name
+        report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         for what, each in (("shared", batch), ("distinct", alone)):
             runs = [run_requests(bench.llm, each.prompts(run), each.max_tokens) for run in range(repeats)]
             rate = spread([each.num_output / run.total_s for run in runs])

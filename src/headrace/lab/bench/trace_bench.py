@@ -15,6 +15,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 
 from .engine_runs import without_store
+from .engine_settings import engine_settings
 from .report import Curve, Report
 from .stats import spread
 from .trace_drive import Drive, Times
@@ -48,7 +49,7 @@ def bench_trace(
     """Raises ConfigError for a trace or a discipline that cannot be run, HeadraceError when a request fails."""
     arrivals = work.arrivals()
     settings = dataclasses.asdict(work) | {"path": work.path.name, "ranks": ranks, "rounds": rounds}
-    report = Report("trace", settings | {"model": config.model.model})
+    report = Report("trace", settings | engine_settings(config))
     report.settings["prompt_tokens"] = sum(arrival.prompt for arrival in arrivals)
     report.settings["output_tokens"] = sum(arrival.output for arrival in arrivals)
     configs = {name: contender(without_store(config), name, ranks) for name in disciplines}

@@ -19,6 +19,7 @@ from headrace.contract.errors import ConfigError, HeadraceError
 from headrace.contract.request import SamplingParams
 
 from .engine_runs import Need, without_store
+from .engine_settings import engine_settings
 from .report import Report
 from .speculation_prompts import ARTICLE
 from .stats import spread
@@ -52,7 +53,7 @@ def bench_verification(config: EngineConfig, streams: Sequence[int], tokens: int
     report = Report("verification", settings)
     with ExitStack() as stack:
         engines = {n: stack.enter_context(LLM(config=c)) for n, c in configurations(config, max(streams)).items()}
-        report.settings["model"] = engines[PLAIN].model_name
+        report.settings |= engine_settings(config) | {"model": engines[PLAIN].model_name}
         for number in streams:
             add_rows(report, engines, number, tokens, repeats)
     return report.finish()

@@ -39,6 +39,12 @@ class Batch:
         return draw_prompts(self.count, self.length, f"{self} {run}", self.shared)
 
     @property
+    def settings(self) -> dict[str, int]:
+        """By the names of the options."""
+        sizes = {"requests": self.count, "length": self.length, "tokens": self.max_tokens}
+        return sizes | ({"shared": self.shared} if self.shared else {})
+
+    @property
     def num_output(self) -> int:
         return self.count * self.max_tokens
 
