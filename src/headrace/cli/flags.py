@@ -39,6 +39,13 @@ class EngineFlags:
     threads: Annotated[
         int | None, typer.Option(min=1, max=MAX_THREADS, help="Kernel threads. Default: every usable processor.")
     ] = None
+    pinning: Annotated[
+        str | None,
+        typer.Option(help="Bind threads to processors: auto (where memory has several nodes), none or cores."),
+    ] = None
+    graphs: Annotated[
+        str | None, typer.Option(help="Step graphs: full, piecewise, full_decode_only, full_and_piecewise or none.")
+    ] = None
     kv_memory: Annotated[
         str | None, typer.Option(help="Memory for the KV cache, such as 512MiB or 2G. Default: half of what is free.")
     ] = None
@@ -102,7 +109,9 @@ class EngineFlags:
     encoder_process: Annotated[
         bool, typer.Option("--encoder-process", help="Encode pictures in a process of its own, beside the engine.")
     ] = False
-    config: Annotated[Path | None, typer.Option(help="TOML file with any engine setting.")] = None
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with any engine setting (docs/settings.md lists them).")
+    ] = None
     record: Annotated[Path | None, typer.Option(help="Write a flight recording of every step to this file.")] = None
     offline: Annotated[bool, typer.Option("--offline", help="Never touch the network.")] = False
 
@@ -113,6 +122,8 @@ class EngineFlags:
             "dtype": self.dtype,
             "backend": self.backend,
             "num_threads": self.threads,
+            "pinning": self.pinning,
+            "graphs": self.graphs,
             "kv_memory": given_size("kv_memory", self.kv_memory),
             "kv_dtype": self.kv_dtype,
             "kv_store": self.kv_store,

@@ -42,9 +42,23 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
         seconds = time.monotonic() - start
         if verbose:
             to_stderr(f"{llm.model_name}: loaded in {seconds:.1f} s; context {llm.max_model_len} tokens")
-            for words in (llm.pool.words, *llm.notes):
+            for words in (how_it_runs(config), llm.pool.words, *llm.notes):
                 to_stderr(words)
         yield Loaded(llm, seconds)
+
+
+def how_it_runs(config: EngineConfig) -> str:
+    """Threads, their places, instruction set and step graphs in a line."""
+    from headrace.kernels.placement import place
+    from headrace.kernels.topology import usable
+    from headrace.lab.bench.engine_settings import isa_of, threads_of
+
+    threads, cpu = threads_of(config), config.model.backend == "cpu"
+    bound = place(usable(), threads, config.runtime.pinning).processors if cpu else ()
+    where = f"bound to processors {', '.join(map(str, bound))}" if bound else "not bound"
+    loop = "overlapped" if config.runtime.overlap else "synchronous"
+    count = f"{threads} thread{'s' * (threads > 1)}"
+    return f"{count}, {where}; instructions {isa_of(config)}; step graphs {config.runtime.graphs}; {loop}"
 
 
 def check_model_names(config: EngineConfig) -> None:

@@ -16,7 +16,7 @@ from headrace.cli.console import bytes_text, printable
 from headrace.cli.flags import EngineFlags, ReportFlags, SamplingFlags, flagged
 from headrace.cli.guard import GuardedCommand, one_line
 from headrace.cli.interrupts import Interrupts
-from headrace.cli.loading import PlainProgress, check_model_name
+from headrace.cli.loading import PlainProgress, check_model_name, how_it_runs
 from headrace.cli.main import build_app
 from headrace.cli.model_facts import ranges
 from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, PullError, UnknownModel, WorkerError
@@ -45,6 +45,27 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults(tmp_path: Path) -> 
     assert (config.model.dtype, config.cache.block_size, config.runtime.num_threads) == ("float32", 16, 2)
     assert config.cache.kv_memory == 1 << 20
     assert config.model.backend == "cpu"
+
+
+def test_how_it_runs_is_said_in_a_line() -> None:
+    config = EngineFlags(threads=1, graphs="piecewise", pinning="none").resolve()
+    with_kernels = how_it_runs(config)
+    assert with_kernels.startswith("1 thread, not bound; instructions ")
+    assert with_kernels.endswith("; step graphs piecewise; overlapped")
+    assert "instructions torch" in how_it_runs(EngineFlags(backend="reference").resolve())
+
+
+@pytest.mark.parametrize("name", ["graphs", "pinning", "kv_dtype", "dtype", "backend"])
+def test_a_choice_that_is_none_is_refused_with_its_value_and_the_others(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: must be .* or .*, got 'bogus'"):
+        EngineFlags(**{name: "bogus"}).resolve()
+
+
+def test_a_switch_in_place_of_a_choice_lists_the_choices(tmp_path: Path) -> None:
+    file = tmp_path / "engine.toml"
+    file.write_text("graphs = true\n")
+    with pytest.raises(ConfigError, match=r"graphs: must be none, piecewise, .*, got True"):
+        EngineFlags(config=file).resolve()
 
 
 def test_a_missing_config_file_names_itself(tmp_path: Path) -> None:
