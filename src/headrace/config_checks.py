@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .contract.errors import ConfigError
 from .contract.layout import KV_ELEMENT_BYTES
+from .contract.sizes import MAX_THREADS
 
 if TYPE_CHECKING:
     from .config import EngineConfig
@@ -31,7 +32,6 @@ BYTE_COUNTS = ("kv_memory", "grammar_cache", "kv_store_size")
 MIN_STORE_BYTES = 1 << 20
 MOST_DRAFTS = 64
 MOST_MEMORY = 1 << 22  # tokens; each costs some hundred bytes
-MAX_THREADS = 1024  # what the kernels' pool takes
 MAX_RANKS = 64
 MAX_SPARES = 1024
 MAX_WINDOW = 10_000  # steps; each takes 8 bytes per layer and expert

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from .contract.errors import ConfigError
+from .contract.sizes import MAX_THREADS
 
 HUB = "https://huggingface.co"
 
@@ -40,8 +41,8 @@ def num_threads() -> int | None:
     value = os.environ.get("HEADRACE_NUM_THREADS")
     if not value:
         return None
-    if not value.isdecimal() or int(value) == 0:
-        raise ConfigError("HEADRACE_NUM_THREADS", f"must be a positive whole number, not {value!r}")
+    if not value.isdecimal() or not 1 <= int(value) <= MAX_THREADS:
+        raise ConfigError("HEADRACE_NUM_THREADS", f"must be a whole number from 1 to {MAX_THREADS}, not {value!r}")
     return int(value)
 
 

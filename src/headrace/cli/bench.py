@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.config_checks import MAX_THREADS
 from headrace.contract.errors import ConfigError
+from headrace.contract.sizes import MAX_THREADS
 
 from .bench_delivery import (
     BenchFlags,

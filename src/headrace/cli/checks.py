@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from headrace import __version__, env
 from headrace.kernels.placement import default_threads, place
 from headrace.kernels.topology import Topology, usable
+from headrace.lab.bench.machine import VECTOR_FLAGS
 
 from .console import bytes_text
 
@@ -83,7 +84,7 @@ def check_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> Finding:
     """The model name and the vector extensions the kernels know."""
     fields = dict(_fields(cpuinfo)) if cpuinfo.exists() else {}
     flags = set(fields.get("flags", "").split())
-    vectors = [name for name in ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile") if name in flags]
+    vectors = [name for name in VECTOR_FLAGS if name in flags]
     name = fields.get("model name") or platform.processor() or "unknown"
     return _ok(f"{name}; {' '.join(vectors) or 'no vector extension that the kernels use'}")
 
@@ -139,7 +140,10 @@ def check_threads() -> Finding:
     chosen = f"{count} (HEADRACE_NUM_THREADS)" if asked else str(count)
     bound = place(found, count, "auto").processors
     where = f", bound to processors {', '.join(map(str, bound))}" if bound else ", not bound"
-    return _ok(f"{chosen}{where}; this process may use {len(found.processors)} of {os.cpu_count()} processors")
+    words = f"{chosen}{where}; this process may use {len(found.processors)} of {os.cpu_count()} processors"
+    if count > default_threads(found):
+        return Finding("", "note", f"{words}: threads beyond {default_threads(found)} wait for the others")
+    return _ok(words)
 
 
 def check_memory() -> Finding:

@@ -15,9 +15,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from headrace.config import EngineConfig, resolve
-from headrace.config_checks import MAX_THREADS
 from headrace.contract.request import SamplingParams
-from headrace.contract.sizes import parse_size
+from headrace.contract.sizes import MAX_THREADS, parse_size
 
 ANY_VOCABULARY = 1 << 31  # none of these options names a token id
 

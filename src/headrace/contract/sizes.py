@@ -1,4 +1,4 @@
-"""Sizes as people write them. Knows no setting and no memory."""
+"""Sizes as people write them, and how many threads are too many. Knows no setting and no memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from .errors import ConfigError
 
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 MOST_BYTES = 1 << 62
+MAX_THREADS = 1024  # what the kernels' pool takes
 POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from headrace.contract.sizes import MAX_THREADS
+
 from .placement import default_threads
 from .topology import usable
-
-MAX_THREADS = 1024  # what the kernels' pool takes
 
 
 def usable_processors() -> int:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import torch
 
 from headrace.contract.errors import ConfigError
+from headrace.contract.sizes import MAX_THREADS
 
 from .placement import Placement, place
-from .processors import MAX_THREADS, usable_processors
+from .processors import usable_processors
 from .topology import usable
 
 __all__ = ["caller_binding", "configure", "usable_processors"]
@@ -27,6 +28,8 @@ def configure(backend: str, num_threads: int, isa: str | None = None, pinning: s
     """
     if not 1 <= num_threads <= MAX_THREADS:
         raise ConfigError("num_threads", f"must lie between 1 and {MAX_THREADS}, got {num_threads}")
+    if num_threads > usable_processors():
+        log.warning("%d threads for %d processors: they will wait for each other", num_threads, usable_processors())
     torch.set_num_threads(1 if backend == "cpu" else num_threads)
     if backend != "cpu":
         return Placement()

@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from headrace import env
 from headrace.cli import checks
 from headrace.cli.console import bytes_text, printable
 from headrace.cli.flags import EngineFlags, ReportFlags, SamplingFlags, flagged
@@ -216,11 +217,24 @@ def test_every_check_finds_something_and_none_raises(tmp_path: Path, monkeypatch
     assert not (tmp_path / "not").exists()  # looking must not create anything
 
 
-def test_a_broken_setting_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrong", ["many", "5000"])
+def test_a_broken_setting_is_a_finding(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
     monkeypatch.setenv("HEADRACE_ISA", "mmx")
-    monkeypatch.setenv("HEADRACE_NUM_THREADS", "many")
+    monkeypatch.setenv("HEADRACE_NUM_THREADS", wrong)
     broken = {f.name for f in checks.run_checks(offline=True) if f.status == "broken"}
     assert broken == {"instruction set", "threads"}
+
+
+def test_more_threads_than_processors_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_NUM_THREADS", "1024")
+    finding = checks.check_threads()
+    assert finding.status == "note"
+    assert "wait for the others" in finding.words
+
+
+def test_an_instruction_set_may_be_written_in_capitals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_ISA", "AVX2")
+    assert env.isa() == "avx2"
 
 
 def test_an_index_that_does_not_answer_is_noted_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,6 +147,21 @@ def test_what_the_engine_cannot_hold_is_refused_before_anything_is_measured(
     assert result.stdout == ""
 
 
+def test_a_folder_of_gguf_files_and_a_file_that_is_not_there_are_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"")
+    folder = bench("prefill", "--model", str(tmp_path))
+    assert folder.exit_code == 2
+    assert str(tmp_path / "model.gguf") in folder.stderr
+    assert "there is no such file" in bench("prefill", "--model", str(tmp_path / "other.gguf")).stderr
+    assert "is empty" in bench("prefill", "--model", str(tmp_path / "model.gguf")).stderr
+
+
+def test_a_server_that_does_not_answer_is_told_how_to_start() -> None:
+    result = bench("serve", "--url", "http://127.0.0.1:9", "--requests", "1")
+    assert result.exit_code == 1
+    assert "start `headrace serve`, or say with --url" in result.stderr
+
+
 def test_a_file_that_fails_after_the_work_costs_neither_table_nor_document() -> None:
     """/dev/full can be opened, and takes nothing."""
     written: list[str] = []

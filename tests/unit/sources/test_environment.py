@@ -24,7 +24,7 @@ def test_thread_counts_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert env.num_threads() is None
     monkeypatch.setenv("HEADRACE_NUM_THREADS", "3")
     assert env.num_threads() == 3
-    for wrong in ("0", "-1", "two", "1.5"):
+    for wrong in ("0", "-1", "two", "1.5", "1025"):
         monkeypatch.setenv("HEADRACE_NUM_THREADS", wrong)
         with pytest.raises(ConfigError, match="HEADRACE_NUM_THREADS"):
             env.num_threads()

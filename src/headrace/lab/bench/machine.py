@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import __version__
-from headrace.kernels.runtime import usable_processors
+from headrace.kernels.processors import usable_processors
 
 VECTOR_FLAGS = (
     "avx2",

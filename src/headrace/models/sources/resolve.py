@@ -52,6 +52,10 @@ def _resolve(spec: str, progress: Progress | None, offline: bool) -> ModelSource
 
 def _local(spec: str) -> ModelSource:
     path = Path(spec).expanduser()
+    if path.suffix == ".gguf" and not path.exists():
+        raise UnknownModel(spec, "there is no such file")
+    if path.is_dir() and not (path / "config.json").exists() and (files := sorted(path.glob("*.gguf"))):
+        raise UnknownModel(spec, f"is a folder with {len(files)} GGUF file(s): name one itself, such as {files[0]}")
     if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return local_source(path.stem if path.is_file() else path.resolve().name, path)
     known = ", ".join((*ENTRIES, *SHIPPED))

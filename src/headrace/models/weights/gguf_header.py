@@ -71,11 +71,13 @@ def read_metadata(path: Path) -> dict[str, Any]:
     """The key-value pairs of a file, tensors unread and unchecked; arrays become lists. Errors: ModelError."""
     try:
         require_regular(path)
+        if path.stat().st_size == 0:  # it cannot be mapped
+            raise ModelError(str(path), "is empty")
         with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
             cursor = _Cursor(str(path), data)
             _, num_keys = _read_counts(cursor)
             return _read_metadata(cursor, num_keys)
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+    except (OSError, ValueError) as error:
         if isinstance(error, ModelError):
             raise
         raise ModelError(str(path), f"cannot be read: {error}") from error

@@ -107,6 +107,9 @@ async def get_json(target: Target, route: str) -> Any:
                 raw = b"".join([line async for line in _lines(reader, chunked)])
             finally:
                 writer.close()
+    except ConnectionRefusedError as error:
+        hint = "start `headrace serve`, or say with --url where the server is"
+        raise ServerError(f"{target.url}: nobody answers there; {hint}") from error
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
         raise ServerError(f"{target.url}{route}: {error or type(error).__name__}") from error
     if status != 200:
