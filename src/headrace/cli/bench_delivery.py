@@ -81,11 +81,13 @@ def report(
     """Checks where results go, measures, and delivers. ``bench`` names what the tables are of. Raises ConfigError
     before any work."""
     from headrace.lab.bench.plot import save_plot
+    from headrace.lab.bench.progress import told
 
     check_delivery(flags)
     if bench is not None:
         tables.check(bench)
-    result = run()
+    with told(to_stderr):
+        result = run()
     others = [plotted(flags.plot, partial(save_plot, result))] if flags.plot is not None else []
     deliver(result.plain(), flags, lambda: show(result), *others, partial(tables.write, result.plain()))
     return result

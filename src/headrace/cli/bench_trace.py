@@ -12,6 +12,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError, PullError
 
 from .bench_delivery import BenchFlags, TableFlags, check_delivery, deliver, plotted, show
+from .console import to_stderr
 from .flags import EngineFlags, flagged
 
 Trace = Annotated[Path, typer.Argument(help="CSV with the columns TIMESTAMP, ContextTokens and GeneratedTokens.")]
@@ -43,6 +44,7 @@ def trace(
     deadline: Deadline = 1800.0,
 ) -> None:
     """Throughput, time to first token and time between tokens of disciplines on the same trace; no HTTP."""
+    from headrace.lab.bench.progress import told
     from headrace.lab.bench.trace_bench import TraceWork, bench_trace, parse_disciplines, require_fits
     from headrace.lab.bench.trace_plot import save_trace_plot
 
@@ -54,7 +56,8 @@ def trace(
     require_fits(work.arrivals(), _context(config))  # refused before any work
     check_delivery(flags)
     tables.check("trace")
-    result = bench_trace(config, work, names, ranks, rounds)
+    with told(to_stderr):
+        result = bench_trace(config, work, names, ranks, rounds)
     others = [plotted(flags.plot, partial(save_trace_plot, result))] if flags.plot is not None else []
     deliver(result.plain(), flags, lambda: show(result), *others, partial(tables.write, result.plain()))
 

@@ -105,7 +105,11 @@ def test_a_report_goes_to_stdout_and_to_a_file(tmp_path: Path, monkeypatch: pyte
 )
 def test_the_engine_is_measured(tmp_path: Path, arguments: tuple[str, ...], rows: int) -> None:
     model = write_model(tmp_path / "m")
-    plain = reported(bench(*arguments, "--repeats", "1", "--json", "--model", model, *SMALL))
+    result = bench(*arguments, "--repeats", "1", "--json", "--model", model, *SMALL)
+    plain = reported(result)
+    assert f"... loading {model}" in result.stderr
+    said = [line for line in result.stderr.splitlines() if line.startswith("... ")]
+    assert len(said) > 2  # one for each piece of work
     assert len(plain["rows"]) == rows
     settings = plain["settings"]
     assert set(settings) >= ENGINE_SETTINGS - {"overlap"}

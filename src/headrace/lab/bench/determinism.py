@@ -16,6 +16,7 @@ from .acceptance import MODEL_DRAFTERS, add_acceptance
 from .engine_runs import Need, run_requests
 from .engine_settings import engine_settings
 from .pairs import Pair, Pairs
+from .progress import now
 from .report import Report
 from .speculation import workloads
 from .workload import draw_prompts
@@ -40,9 +41,11 @@ def bench_determinism(
         Need("tokens", DEPTH, num_tokens + 1).check(pairs.first.max_model_len)
         report.settings["mode"] = "; ".join(pairs.second.notes) or "the mode changed no setting"
         for m in rows:
+            now(f"decode, {m} at once")
             pair = pairs.measure(lambda llm, number, m=m: _decode(llm, number, m, num_tokens), repeats)  # type: ignore[misc]
             _add(report, f"decode, {m} at once", pair)
         length = min(PROMPT, pairs.first.max_model_len - 2)
+        now(f"prefill, {length} tokens")
         _add(report, f"prefill, {length} tokens", pairs.measure(lambda llm, n: _prefill(llm, n, length), repeats))
         prompt = workloads(pairs.first)["chat"] if config.speculation.speculation in MODEL_DRAFTERS else []
     add_acceptance(report, config, prompt, num_tokens, repeats)

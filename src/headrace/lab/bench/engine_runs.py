@@ -15,6 +15,7 @@ from headrace.contract.request import SamplingParams
 from headrace.models.sources import resolve_model
 
 from .model_limits import ModelCost, model_cost
+from .progress import now
 from .roofline import Peaks, measure_peaks
 
 
@@ -74,6 +75,7 @@ def opened(config: EngineConfig, need: Need) -> Iterator[Bench]:
     """The engine for the length of a ``with``, then the machine's limits. Raises ConfigError before anything is
     measured when ``need`` cannot be run."""
     file = Path(resolve_model(config.model.model, offline=config.model.offline).path)
+    now(f"loading {config.model.model}")
     with LLM(config=without_store(config)) as llm:
         from headrace import _kernels
 

@@ -10,6 +10,7 @@ from headrace.contract.errors import ConfigError
 from .engine_runs import Bench, Need, opened, run_requests, step_seconds
 from .engine_settings import engine_settings
 from .overlap import add_bubbles
+from .progress import now
 from .report import Curve, Report
 from .stats import Spread, spread
 from .workload import DECODE_DEPTHS, DECODE_TOKENS, STEP_ROWS, draw_prompt, draw_prompts
@@ -39,7 +40,7 @@ def bench_latency(
         times = {m: step_time(bench, m, depths[0], num_tokens, repeats) for m in rows}
         after = bench.llm.stats
     for m, time in times.items():
-        _step_row(report, bench, m, depths[0] + num_tokens // 2, time, times[min(times)])
+        _step_row(report, bench, m, depths[0] + num_tokens // 2, time, (min(times), times[min(times)]))
     add_bubbles(report, "decode steps", before, after)
     points = [(float(m), time.median * 1e3) for m, time in times.items()]
     report.curves.append(Curve("T(M): one decode step", "rows M", "ms", points))
@@ -51,6 +52,7 @@ def _decode_row(report: Report, bench: Bench, depth: int, num_tokens: int, repea
     if not bench.fits(depth + num_tokens + 1):
         report.add(what, "tok/s", None, note=f"the longest sequence is {bench.llm.max_model_len} tokens")
         return
+    now(what)
     runs = [
         run_requests(bench.llm, [draw_prompt(depth, f"depth {depth} {run}")], num_tokens + 1)
         for run in range(-1, repeats)
@@ -62,6 +64,7 @@ def _decode_row(report: Report, bench: Bench, depth: int, num_tokens: int, repea
 
 def step_time(bench: Bench, m: int, depth: int, num_steps: int, repeats: int) -> Spread:
     """Median step of each repeat; the spread is over repeats."""
+    now(f"decode step, {m} rows")
     medians = []
     for run in range(-1, repeats):
         times = step_seconds(bench.llm, draw_prompts(m, depth, f"step {m} {run}"), num_steps)
@@ -69,7 +72,8 @@ def step_time(bench: Bench, m: int, depth: int, num_steps: int, repeats: int) ->
     return spread(medians[1:])
 
 
-def _step_row(report: Report, bench: Bench, m: int, context: int, time: Spread, first: Spread) -> None:
+def _step_row(report: Report, bench: Bench, m: int, context: int, time: Spread, least: tuple[int, Spread]) -> None:
     limit = bench.cost.step_seconds(bench.peaks, m, context) * 1e3 if bench.cost else None
-    note = f"{time.median / first.median:.2f} x the smallest"
+    fewest, first = least
+    note = f"{time.median / first.median:.2f} x the step of {fewest} rows"
     report.add(f"decode step, {m} rows", "ms", time.scaled(1e3), limit=limit, limit_of=READ_LIMIT, note=note)

@@ -15,6 +15,7 @@ from headrace.contract.stats import EngineStats
 from .engine_runs import Need, run_requests
 from .engine_settings import engine_settings
 from .pairs import Pair, Pairs
+from .progress import now
 from .report import Report
 from .stats import spread
 from .workload import draw_prompts
@@ -33,6 +34,7 @@ def bench_overlap(config: EngineConfig, rows: Sequence[int] = ROWS, num_tokens: 
         report.settings |= settings
         Need("tokens", DEPTH, num_tokens + 1).check(pairs.first.max_model_len)
         for m in rows:
+            now(f"decode, {_streams(m)}")
             before = pairs.first.stats, pairs.second.stats
             pair = pairs.measure(lambda llm, number, m=m: _rate(llm, number, m, num_tokens), repeats)  # type: ignore[misc]
             _add_rates(report, f"decode, {_streams(m)}", pair)

@@ -13,6 +13,7 @@ from headrace.api.llm import LLM
 from headrace.config import EngineConfig
 
 from .engine_runs import without_store
+from .progress import now
 from .stats import Spread, spread
 
 ENOUGH = 5
@@ -54,6 +55,7 @@ class Pairs:
         self._configs = halved(without_store(first)), halved(without_store(second))
 
     def __enter__(self) -> Pairs:
+        now(f"loading {self._configs[0].model.model}, twice")
         with ExitStack() as stack:
             self.first, self.second = (stack.enter_context(LLM(config=config)) for config in self._configs)
             self._stack = stack.pop_all()

@@ -17,6 +17,7 @@ from headrace.contract.request import SamplingParams
 from .corpus import ALICE, corpus_text
 from .engine_runs import without_store
 from .engine_settings import engine_settings
+from .progress import now
 from .report import Curve, Report
 from .stats import spread
 
@@ -49,7 +50,8 @@ def score_windows(llm: LLM, windows: Sequence[list[int]]) -> list[float]:
     """Sum of the log-likelihoods of each window's tokens but the first."""
     params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
     sums = []
-    for ids in windows:
+    for number, ids in enumerate(windows, 1):
+        now(f"window {number} of {len(windows)}")
         (output,) = llm.generate([{"prompt_token_ids": ids}], params)
         entries = output.prompt_logprobs or []
         if len(entries) != len(ids):
@@ -61,6 +63,7 @@ def score_windows(llm: LLM, windows: Sequence[list[int]]) -> list[float]:
 def bench_perplexity(config: EngineConfig, window: int = WINDOW, count: int = NUM_WINDOWS) -> Report:
     """One figure over all windows; the spread is that of single windows."""
     report = Report("perplexity", {"window": window, "text": ALICE.source})
+    now(f"loading {config.model.model}")
     with LLM(config=without_store(config)) as llm:
         report.settings |= engine_settings(config) | {"model": llm.model_name}
         windows = text_windows(llm, window, count, config.model.offline)

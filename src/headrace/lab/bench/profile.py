@@ -30,6 +30,7 @@ from headrace.worker.kv_tensors import allocate_kv
 from headrace.worker.memory import free_memory_bytes
 
 from .engine_settings import engine_settings, refuse_others, threads_of
+from .progress import now
 from .report import Bars, Report
 from .stats import Spread, spread
 
@@ -76,6 +77,7 @@ def bench_profile(
     refuse_others(config, HONOURED, "is ignored here, where a captured step runs outside of any engine: leave it out")
     shapes = [*(Shape(count, 1, depth) for count in rows), Shape(1, prompt, 0)]
     report = Report("profile", {"rows": list(rows), "depth": depth, "prompt": prompt, "repeats": repeats})
+    now(f"loading {config.model.model}")
     subject = open_subject(config, report)
     for shape in shapes:
         _check_shape(config, subject, shape)
@@ -111,6 +113,7 @@ def open_subject(config: EngineConfig, report: Report) -> Subject:
 
 def profile_step(report: Report, subject: Subject, shape: Shape, repeats: int) -> None:
     """Rows for the whole step, its barriers and each kind of call, and a bar chart of the latter."""
+    now(shape.words)
     kv = _caches(subject, shape)
     logits = shape.slices + (shape.slices == shape.tokens)  # the two capacities must differ
     graph = StepGraph(subject.model, subject.ops, kv, GraphMode.FULL, shape.tokens, logits)

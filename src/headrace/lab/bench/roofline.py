@@ -16,6 +16,7 @@ from headrace.contract.errors import ConfigError
 from headrace.kernels.runtime import configure, usable_processors
 
 from .machine import last_level_cache_bytes
+from .progress import now
 from .report import Curve, Report
 from .stats import Spread, spread, timed
 
@@ -42,6 +43,7 @@ def buffer_bytes() -> int:
 
 def measure_peaks(num_threads: int, repeats: int = 5) -> Peaks:
     """Sets the kernel threads to ``num_threads`` and leaves them so."""
+    now(f"limits with {num_threads} threads")
     _kernels.set_num_threads(num_threads)
     float_ops, float_method = _loop(_kernels.multiply_floats, repeats)
     byte_ops, byte_method = _loop(_kernels.multiply_bytes, repeats)

@@ -18,6 +18,7 @@ from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import StepResult
 from headrace.engine.engine import Engine
 
+from .progress import now
 from .report import Curve, Report
 from .scheduler_peer import BLOCK_SIZE, PROMPT_TOKENS, PeerScheduler
 from .stats import Spread, spread
@@ -73,6 +74,7 @@ def bench_scheduler(running: Sequence[int] = RUNNING, repeats: int = 5, peer: Pe
         measures[f"{peer.name}: schedule + update"] = peer.step
     points: dict[str, list[tuple[float, float]]] = {name: [] for name in measures}
     for count in running:
+        now(f"{count} running")
         for name, values in in_turns(measures, count, repeats).items():
             time = spread(values).scaled(1e6)
             report.add(f"{name}, {count} running", "us", time)

@@ -18,6 +18,7 @@ from headrace.contract.errors import ConfigError, HeadraceError
 from .acceptance import add_acceptance
 from .engine_runs import greedy, without_store
 from .engine_settings import engine_settings
+from .progress import now
 from .report import Curve, Report
 from .speculation_prompts import STORY, copy_code, quote_summary
 from .stats import spread
@@ -85,6 +86,8 @@ def workloads(llm: LLM) -> dict[str, list[int]]:
 def _measure(
     report: Report, name: str, prompt: list[int], streams: int, tokens: int, repeats: int, without: LLM, drafts: LLM
 ) -> tuple[float, float]:
+    what = f"{name}, {streams} stream{'s' if streams > 1 else ''}"
+    now(what)
     for llm in (without, drafts):  # fills the prefix caches
         run_once(llm, prompt, streams, tokens)
     pairs = []
@@ -98,7 +101,6 @@ def _measure(
     last = pairs[-1][1]
     share = last.accepted / last.verified if last.verified else 0.0
     note = f"{last.accepted} of {last.verified} drafts accepted ({share:.0%}), {last.steps} steps; same tokens"
-    what = f"{name}, {streams} stream{'s' if streams > 1 else ''}"
     report.add(what, "x", ratio, note=note)
     report.add(f"{what}: rate", "tok/s", spread([streams * tokens / drafted.seconds for _, drafted in pairs]))
     return float(streams), ratio.median

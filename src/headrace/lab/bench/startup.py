@@ -15,6 +15,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import HeadraceError
 
 from .engine_settings import changed_settings, engine_settings
+from .progress import now
 from .report import Report
 from .stats import spread
 
@@ -31,6 +32,7 @@ def bench_startup(config: EngineConfig, repeats: int = 5) -> Report:
     """Start to first token with warm caches: the first start is not counted. Raises HeadraceError if a start fails."""
     report = Report("startup", engine_settings(config) | {"repeats": repeats})
     settings = changed_settings(config)
+    now(f"{repeats + 1} starts, then as many of importing torch")
     starts = [_child(["-m", FIRST_TOKEN], json.dumps(settings)) for _ in range(repeats + 1)][1:]
     for name, what in (("total_s", "process start to first token"), ("load_s", "of it loading the model")):
         report.add(what, "s", spread([start[name] for start in starts]))

@@ -8,6 +8,7 @@ from headrace.config import EngineConfig
 
 from .engine_runs import Bench, Need, opened, run_requests
 from .engine_settings import engine_settings
+from .progress import now
 from .report import Curve, Report
 from .stats import spread
 from .workload import OFFLINE, PREFILL_LENGTHS, PREFIX, Batch, draw_prompt
@@ -28,6 +29,7 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
             if not bench.fits(length + 1):
                 report.add(what, "tok/s", None, note=f"the longest sequence is {bench.llm.max_model_len} tokens")
                 continue
+            now(what)
             prompts = [draw_prompt(length, f"prefill {length} {run}") for run in range(-1, repeats)]
             runs = [run_requests(bench.llm, [prompt], 1) for prompt in prompts]
             rate = spread([length / run.total_s for run in runs[1:]])
@@ -46,9 +48,10 @@ def bench_offline(config: EngineConfig, batch: Batch = OFFLINE, repeats: int = 3
         report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         for count in counts:
             part = Batch(count, batch.length, batch.max_tokens, batch.shared)
+            what = f"offline, {count} x ({part.length} in, {part.max_tokens} out)"
+            now(what)
             runs = [run_requests(bench.llm, part.prompts(run), part.max_tokens) for run in range(-1, repeats)]
             rate = spread([part.num_output / run.total_s for run in runs[1:]])
-            what = f"offline, {count} x ({part.length} in, {part.max_tokens} out)"
             report.add(what, "output tok/s", rate, limit=_limit(bench, part), limit_of=BATCH_LIMIT)
             points.append((float(count), rate.median))
     report.curves.append(Curve("Offline batch", "requests", "output tok/s", points))
@@ -62,9 +65,10 @@ def bench_prefix(config: EngineConfig, batch: Batch = PREFIX, repeats: int = 3) 
     with opened(config, Need("shared", batch.shared + batch.length, batch.max_tokens)) as bench:
         report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         for what, each in (("shared", batch), ("distinct", alone)):
+            name = f"{each.count} requests, {batch.shared} tokens {what} + {batch.length}, {each.max_tokens} out"
+            now(name)
             runs = [run_requests(bench.llm, each.prompts(run), each.max_tokens) for run in range(repeats)]
             rate = spread([each.num_output / run.total_s for run in runs])
-            name = f"{each.count} requests, {batch.shared} tokens {what} + {batch.length}, {each.max_tokens} out"
             report.add(name, "output tok/s", rate, limit=_limit(bench, each), limit_of=BATCH_LIMIT)
     return report.finish()
 

@@ -16,6 +16,7 @@ from headrace.contract.errors import ConfigError
 
 from .engine_runs import without_store
 from .engine_settings import engine_settings
+from .progress import now
 from .report import Curve, Report
 from .stats import spread
 from .trace_drive import Drive, Times
@@ -57,6 +58,7 @@ def bench_trace(
     votes: dict[str, str] = {}
     for number in range(rounds):
         for name, own in configs.items():
+            now(f"{name}, round {number + 1} of {rounds}")
             connected = connect(own, own_process=True)
             try:
                 runs[name].append(_run(connected, arrivals, ranks, f"{number}", work))

@@ -20,6 +20,7 @@ from headrace.contract.request import SamplingParams
 
 from .engine_runs import Need, without_store
 from .engine_settings import engine_settings
+from .progress import now
 from .report import Report
 from .speculation_prompts import ARTICLE
 from .stats import spread
@@ -77,6 +78,7 @@ def configurations(config: EngineConfig, most: int) -> dict[str, EngineConfig]:
 
 
 def add_rows(report: Report, engines: dict[str, LLM], streams: int, tokens: int, repeats: int) -> None:
+    now(f"{streams} streams")
     prompts = prompts_for(engines[PLAIN], streams)
     Need("tokens", max(map(len, prompts)), tokens).check(engines[PLAIN].max_model_len)
     runs: dict[str, list[Counted]] = {name: [] for name in engines}
