@@ -15,11 +15,16 @@ from headrace.contract.sizes import MAX_THREADS
 
 from .bench_delivery import (
     BenchFlags,
-    Counts,
+    Depths,
+    Lengths,
+    ProfiledRows,
     Prompt,
     Repeats,
     Requests,
+    Running,
     Shared,
+    StepRows,
+    Streams,
     TableFlags,
     Tokens,
     check_delivery,
@@ -84,8 +89,8 @@ def _group() -> None:
 def latency(
     engine: EngineFlags,
     flags: BenchFlags,
-    depths: Counts = None,
-    rows: Counts = None,
+    depths: Depths = None,
+    rows: StepRows = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per run.")] = 128,
     repeats: Repeats = 5,
 ) -> None:
@@ -99,7 +104,7 @@ def latency(
 
 
 @flagged
-def prefill(engine: EngineFlags, flags: BenchFlags, lengths: Counts = None, repeats: Repeats = 5) -> None:
+def prefill(engine: EngineFlags, flags: BenchFlags, lengths: Lengths = None, repeats: Repeats = 5) -> None:
     """Prompt tokens per second, by prompt length."""
     from headrace.lab.bench import workload
     from headrace.lab.bench.throughput import bench_prefill
@@ -146,7 +151,7 @@ def speculation(
     engine: EngineFlags,
     flags: BenchFlags,
     tables: TableFlags,
-    streams: Counts = None,
+    streams: Streams = None,
     tokens: Annotated[int, typer.Option(min=2, help="Tokens per request.")] = 256,
     repeats: Repeats = 5,
     workloads: Annotated[str, typer.Option(help="Only those with one of these texts in their name.")] = "",
@@ -186,7 +191,7 @@ def perplexity(
 @flagged
 def scheduler(
     flags: BenchFlags,
-    running: Counts = None,
+    running: Running = None,
     repeats: Repeats = 5,
     vllm: Annotated[bool, typer.Option("--vllm", help="Measure vLLM's scheduler in turns with ours.")] = False,
     cache: Cache = Path("build/peers"),
@@ -228,7 +233,7 @@ def ops(
 def profile(
     engine: EngineFlags,
     flags: BenchFlags,
-    rows: Counts = None,
+    rows: ProfiledRows = None,
     depth: Annotated[int, typer.Option(min=0, help="Tokens cached before the decode step.")] = 128,
     prompt: Annotated[int, typer.Option(min=2, help="Tokens of the prefill step.")] = 512,
     repeats: Repeats = 15,

@@ -26,7 +26,18 @@ Requests = Annotated[int, typer.Option(min=1, max=1 << 16, help="How many reques
 Prompt = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens of each prompt that are its own.")]
 Shared = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens with which all prompts begin.")]
 Tokens = Annotated[int, typer.Option(min=1, max=MAX_COUNT, help="Tokens to generate for each request.")]
-Counts = Annotated[str | None, typer.Option(help="Whole numbers, separated by commas.")]
+Depths = Annotated[
+    str | None, typer.Option(help="Tokens before those timed, such as 128,4096; the first is T(M)'s. [128,4096,7936]")
+]
+Lengths = Annotated[str | None, typer.Option(help="Tokens of the prompts, such as 512,4096. [512,4096,7936]")]
+StepRows = Annotated[
+    str | None, typer.Option(help="Sequences in one decode step, the M of T(M), such as 1,2,8. [1 to 16, and 32]")
+]
+ProfiledRows = Annotated[str | None, typer.Option(help="Sequences in the decode step, such as 1,8,32. [1]")]
+PairRows = Annotated[str | None, typer.Option(help="Streams that decode at once, such as 1,8. [1,8]")]
+Streams = Annotated[str | None, typer.Option(help="Requests at once, such as 1,8. [1,8]")]
+ManyStreams = Annotated[str | None, typer.Option(help="Requests at once, such as 1,8. [1,8,32,96]")]
+Running = Annotated[str | None, typer.Option(help="Sequences that run at once, such as 64,256. [64,256,1024]")]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +46,7 @@ class BenchFlags:
 
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")] = False
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the JSON to this file as well.")] = None
-    plot: Annotated[Path | None, typer.Option(help="Draw the curves into this .png file.")] = None
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves or bars into this .png file.")] = None
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False
     traceback: Annotated[bool, typer.Option("--traceback", help="Show where an error came from.")] = False
 

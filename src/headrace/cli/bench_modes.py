@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .bench_delivery import BenchFlags, Counts, Repeats, TableFlags, parse_counts, report
+from .bench_delivery import BenchFlags, ManyStreams, PairRows, Repeats, TableFlags, parse_counts, report
 from .flags import EngineFlags, flagged
 
 Tokens = Annotated[int, typer.Option(min=2, help="Tokens per stream and run.")]
@@ -15,7 +15,7 @@ Tokens = Annotated[int, typer.Option(min=2, help="Tokens per stream and run.")]
 
 @flagged
 def overlap(
-    engine: EngineFlags, flags: BenchFlags, rows: Counts = None, tokens: Tokens = 128, repeats: Repeats = 5
+    engine: EngineFlags, flags: BenchFlags, rows: PairRows = None, tokens: Tokens = 128, repeats: Repeats = 5
 ) -> None:
     """The synchronous and the overlapped loop in turns: rates, their ratio, the device's idle time."""
     from headrace.lab.bench.overlap import ROWS, bench_overlap
@@ -29,7 +29,7 @@ def determinism(
     engine: EngineFlags,
     flags: BenchFlags,
     tables: TableFlags,
-    rows: Counts = None,
+    rows: PairRows = None,
     tokens: Tokens = 128,
     repeats: Repeats = 5,
 ) -> None:
@@ -46,7 +46,7 @@ def verification(
     engine: EngineFlags,
     flags: BenchFlags,
     tables: TableFlags,
-    streams: Counts = None,
+    streams: ManyStreams = None,
     tokens: Tokens = 64,
     repeats: Repeats = 3,
 ) -> None:

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from cli_models import SMALL, write_model
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from headrace.cli.bench_delivery import BenchFlags, check_target, deliver, figure, parse_counts
 from headrace.cli.main import build_app
 from headrace.contract.errors import ConfigError, HeadraceError
+from headrace.lab.bench import determinism, overlap, scheduler, speculation, verification
+from headrace.lab.bench.workload import DECODE_DEPTHS, PREFILL_LENGTHS
 
 ENGINE_SETTINGS = {"model", "dtype", "kv_dtype", "backend", "isa", "num_threads", "graphs", "overlap"}
 OFFLINE_COUNTS = ("requests", "length", "tokens")
@@ -211,6 +214,26 @@ def test_a_plot_without_matplotlib_is_refused_before_any_work(monkeypatch: pytes
     result = bench("scheduler", "--plot", "curve.png")
     assert result.exit_code == 2
     assert "-m pip install 'matplotlib>=" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "default"),
+    [
+        ("latency", "depths", DECODE_DEPTHS),
+        ("prefill", "lengths", PREFILL_LENGTHS),
+        ("overlap", "rows", overlap.ROWS),
+        ("determinism", "rows", determinism.ROWS),
+        ("speculation", "streams", speculation.STREAMS),
+        ("verification", "streams", verification.STREAMS),
+        ("scheduler", "running", scheduler.RUNNING),
+        ("profile", "rows", (1,)),
+    ],
+)
+def test_help_says_what_the_numbers_are_and_the_default(command: str, option: str, default: tuple[int, ...]) -> None:
+    commands: Any = get_command(build_app())
+    [found] = [p for p in commands.commands["bench"].commands[command].params if p.name == option]
+    assert found.help.endswith(f"[{','.join(map(str, default))}]")
+    assert len(found.help) > 30
 
 
 def test_a_profile_names_every_op_of_both_steps(tmp_path: Path) -> None:

@@ -75,5 +75,5 @@ def step_time(bench: Bench, m: int, depth: int, num_steps: int, repeats: int) ->
 def _step_row(report: Report, bench: Bench, m: int, context: int, time: Spread, least: tuple[int, Spread]) -> None:
     limit = bench.cost.step_seconds(bench.peaks, m, context) * 1e3 if bench.cost else None
     fewest, first = least
-    note = f"{time.median / first.median:.2f} x the step of {fewest} rows"
+    note = f"{time.median / first.median:.2f} x the step of {fewest} row{'s' * (fewest > 1)}"
     report.add(f"decode step, {m} rows", "ms", time.scaled(1e3), limit=limit, limit_of=READ_LIMIT, note=note)

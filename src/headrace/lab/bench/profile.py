@@ -128,7 +128,8 @@ def profile_step(report: Report, subject: Subject, shape: Shape, repeats: int) -
         graph.run(context, last, greedy=True)
         whole.append(perf_counter() - start)
         runs.append(graph.timed_run(context, last))
-    report.add(f"{shape.words}: step", "ms", spread(whole).scaled(1e3), note=f"{barriers} barriers")
+    note = f"{barriers} barriers; below: by smallest time, shares of the sum of these"
+    report.add(f"{shape.words}: step", "ms", spread(whole).scaled(1e3), note=note)
     _add_kinds(report, shape, runs)
 
 

@@ -13,7 +13,7 @@ from .report import Curve, Report
 from .stats import spread
 from .workload import OFFLINE, PREFILL_LENGTHS, PREFIX, Batch, draw_prompt
 
-BATCH_LIMIT = "prompts at the arithmetic peak, then weights and KV read once per step; no attention"
+BATCH_LIMIT = "prompts at the {}, then weights and KV read once per step; no attention"
 
 
 def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS, repeats: int = 5) -> Report:
@@ -23,7 +23,7 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
     with opened(config, Need("lengths", min(lengths), 1)) as bench:
         report.settings |= engine_settings(config) | {"model": bench.llm.model_name}
         limit = bench.cost.prefill_rate(bench.peaks, bench.in_floats) if bench.cost else None
-        kind = "float32" if bench.in_floats else "int8"
+        limit_of = f"matrix products at the {_peak(bench)}, no attention"
         for length in lengths:
             what = f"prefill, {length} tokens"
             if not bench.fits(length + 1):
@@ -33,7 +33,7 @@ def bench_prefill(config: EngineConfig, lengths: Sequence[int] = PREFILL_LENGTHS
             prompts = [draw_prompt(length, f"prefill {length} {run}") for run in range(-1, repeats)]
             runs = [run_requests(bench.llm, [prompt], 1) for prompt in prompts]
             rate = spread([length / run.total_s for run in runs[1:]])
-            report.add(what, "tok/s", rate, limit=limit, limit_of=f"matrix products at the {kind} peak, no attention")
+            report.add(what, "tok/s", rate, limit=limit, limit_of=limit_of)
             points.append((float(length), rate.median))
     report.curves.append(Curve("Prefill", "prompt tokens", "tok/s", points))
     return report.finish()
@@ -52,7 +52,7 @@ def bench_offline(config: EngineConfig, batch: Batch = OFFLINE, repeats: int = 3
             now(what)
             runs = [run_requests(bench.llm, part.prompts(run), part.max_tokens) for run in range(-1, repeats)]
             rate = spread([part.num_output / run.total_s for run in runs[1:]])
-            report.add(what, "output tok/s", rate, limit=_limit(bench, part), limit_of=BATCH_LIMIT)
+            report.add(what, "output tok/s", rate, limit=_limit(bench, part), limit_of=BATCH_LIMIT.format(_peak(bench)))
             points.append((float(count), rate.median))
     report.curves.append(Curve("Offline batch", "requests", "output tok/s", points))
     return report.finish()
@@ -69,8 +69,14 @@ def bench_prefix(config: EngineConfig, batch: Batch = PREFIX, repeats: int = 3) 
             now(name)
             runs = [run_requests(bench.llm, each.prompts(run), each.max_tokens) for run in range(repeats)]
             rate = spread([each.num_output / run.total_s for run in runs])
-            report.add(name, "output tok/s", rate, limit=_limit(bench, each), limit_of=BATCH_LIMIT)
+            report.add(name, "output tok/s", rate, limit=_limit(bench, each), limit_of=BATCH_LIMIT.format(_peak(bench)))
     return report.finish()
+
+
+def _peak(bench: Bench) -> str:
+    """Which peak, and by which instruction: that of the machine, whatever the kernels were told to use."""
+    peaks = bench.peaks
+    return f"float32 peak ({peaks.float_method})" if bench.in_floats else f"int8 peak ({peaks.byte_method})"
 
 
 def _limit(bench: Bench, batch: Batch) -> float | None:
