@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "a rotation that does not slow down": ("compress_rope_theta", text(compress_rope_theta=1)),
     "a rotation that becomes faster": ("rope_theta", text(rope_theta=1e-300)),
     "a shrunk context": ("factor", text(rope_scaling={**TEXT["rope_scaling"], "factor": 0.5})),
-    "more entries than a step has room for": ("index_topk", text(index_topk=1 << 20, candidate_topk_blocks=1 << 16)),
+    "more entries than a step has room for": ("index_topk", text(index_topk=1 << 20, candidate_source_layer_id=None)),
     "more candidates than a step has room for": ("candidate_topk_blocks", text(candidate_topk_blocks=1 << 24)),
     "experts beyond memory in their names alone": ("n_routed_experts", text(n_routed_experts=1 << 16)),
     "primes without end": ("engram_n_heads", text(engram_n_heads=1 << 10, engram_max_ngram_size=16)),
