@@ -6,6 +6,8 @@ must not be. This is why there is one register for the process; nothing else may
 
 from __future__ import annotations
 
+import fcntl
+import struct
 import threading
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,11 +15,13 @@ from typing import Any, NoReturn
 import lmdb
 
 from .disk import Disk
+from .pages import check_pages
 
 MAP_BYTES = 1 << 34  # address space; the file is as large as what is in it
 VALUE_BYTES = 512  # of the map, for an entry: it takes 115, twice that on half-empty pages, and changes copy pages
 MOST_VALUES = MAP_BYTES // VALUE_BYTES
 MOST_READERS = 512
+FLOCK = struct.Struct("@hhqqi")  # of fcntl: type, whence, start, length, process
 LOCK_BYTES = 64 << 10  # more than the table of so many readers takes: 64 bytes each, and a head
 
 
@@ -29,12 +33,14 @@ class Register:
         self._held: dict[tuple[int, int], tuple[Any, int]] = {}
 
     def take(self, folder: Path, disk: Disk) -> tuple[Any, tuple[int, int]]:
-        """The environment in an existing folder, and what to give it back by. Raises OSError and lmdb.Error."""
+        """The environment in an existing folder, and what to give it back by. Raises OSError and lmdb.Error; what is
+        damaged is found before LMDB maps it (``pages.py``)."""
         found = folder.stat()
         name = found.st_dev, found.st_ino
         with self._lock:
             environment, holders = self._held.get(name, (None, 0))
             if environment is None:
+                _look_over(folder)
                 _reserve(disk, folder / "lock.mdb")
                 # Without sync: a killed process loses nothing; a power failure may cost the index, which is rebuilt.
                 environment = lmdb.open(
@@ -51,6 +57,30 @@ class Register:
                 self._held[name] = environment, holders - 1
             else:
                 environment.close()
+
+
+def _look_over(folder: Path) -> None:
+    """Raises lmdb.CorruptedError for a damaged file that nobody uses. One in use was looked over by whoever opened it
+    first, and changes under a walk."""
+    if _used_elsewhere(folder / "lock.mdb"):
+        return
+    try:
+        check_pages(folder / "data.mdb")
+    except lmdb.CorruptedError:
+        if not _used_elsewhere(folder / "lock.mdb"):  # else somebody has opened it meanwhile
+            raise
+
+
+def _used_elsewhere(lock: Path) -> bool:
+    """Whether another process has the environment open: LMDB holds a lock on the first byte as long. Asked only while
+    this process has it not: closing the file ends the locks a process holds on it."""
+    try:
+        with lock.open("rb") as file:
+            asked = FLOCK.pack(fcntl.F_WRLCK, 0, 0, 1, 0)
+            answer = FLOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked)[: FLOCK.size])
+    except FileNotFoundError:
+        return False
+    return bool(answer[0] != fcntl.F_UNLCK)
 
 
 def _reserve(disk: Disk, lock: Path) -> None:
