@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import struct
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,6 +17,7 @@ import lmdb
 
 from .disk import Disk
 from .pages import check_pages
+from .turn import Turn
 
 MAP_BYTES = 1 << 34  # address space; the file is as large as what is in it
 VALUE_BYTES = 512  # of the map, for an entry: it takes 115, twice that on half-empty pages, and changes copy pages
@@ -25,38 +27,56 @@ FLOCK = struct.Struct("@hhqqi")  # of fcntl: type, whence, start, length, proces
 LOCK_BYTES = 64 << 10  # more than the table of so many readers takes: 64 bytes each, and a head
 
 
+@dataclass(slots=True)
+class Held:
+    """An environment, whose turn it is to change it, and how many have it. ``name``: its folder's."""
+
+    name: tuple[int, int]
+    environment: Any
+    turn: Any
+    holders: int = 0
+
+
 class Register:
-    """Thread-safe. Environments by their folder's device and number, with how many hold them."""
+    """Thread-safe. Environments by their folder's device and number."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[tuple[int, int], tuple[Any, int]] = {}
+        self._held: dict[tuple[int, int], Held] = {}
 
-    def take(self, folder: Path, disk: Disk) -> tuple[Any, tuple[int, int]]:
-        """The environment in an existing folder, and what to give it back by. Raises OSError and lmdb.Error; what is
-        damaged is found before LMDB maps it (``pages.py``)."""
+    def take(self, folder: Path, disk: Disk) -> Held:
+        """The environment in an existing folder, to be given back. Raises OSError and lmdb.Error; what is damaged is
+        found before LMDB maps it (``pages.py``)."""
         found = folder.stat()
         name = found.st_dev, found.st_ino
         with self._lock:
-            environment, holders = self._held.get(name, (None, 0))
-            if environment is None:
-                _look_over(folder)
-                _reserve(disk, folder / "lock.mdb")
-                # Without sync: a killed process loses nothing; a power failure may cost the index, which is rebuilt.
-                environment = lmdb.open(
-                    str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=MOST_READERS
-                )
-            self._held[name] = environment, holders + 1
-        return environment, name
+            if name not in self._held:
+                self._held[name] = _open(name, folder, disk)
+            self._held[name].holders += 1
+            return self._held[name]
 
-    def give(self, name: tuple[int, int]) -> None:
+    def give(self, held: Held) -> None:
         """Closed with its last holder."""
         with self._lock:
-            environment, holders = self._held.pop(name)
-            if holders > 1:
-                self._held[name] = environment, holders - 1
-            else:
-                environment.close()
+            held.holders -= 1
+            if not held.holders:
+                del self._held[held.name]
+                held.environment.close()
+                held.turn.close()
+
+
+def _open(name: tuple[int, int], folder: Path, disk: Disk) -> Held:
+    _look_over(folder)
+    _reserve(disk, folder / "lock.mdb")
+    # Without sync: a killed process loses nothing; a power failure may cost the index, which is rebuilt.
+    environment = lmdb.open(
+        str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=MOST_READERS
+    )
+    try:
+        return Held(name, environment, Turn(folder / "data.mdb"))
+    except OSError:
+        environment.close()
+        raise
 
 
 def _look_over(folder: Path) -> None:
@@ -94,9 +114,9 @@ ENVIRONMENTS = Register()
 
 
 class Closed:
-    """Stands where an environment was."""
+    """Stands where an environment, and the turn to change it, were."""
 
     def begin(self, *_: Any, **__: Any) -> NoReturn:
         raise lmdb.Error("the index is closed")
 
-    sync = begin
+    sync = held = begin

@@ -209,11 +209,13 @@ class Index:
     """Opens or creates, in an existing folder. This and every call raise what ``TROUBLE`` names."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
-        self._env, self._held = ENVIRONMENTS.take(folder, disk or Disk())
+        self._held = ENVIRONMENTS.take(folder, disk or Disk())
+        self._env, self._turn = self._held.environment, self._held.turn
         try:
             self._env.reader_check()  # slots of readers that were killed
-            self.entries, self.segments = map(self._env.open_db, (b"entries", b"segments"))
-            self.tenants, self.meta = map(self._env.open_db, (b"tenants", b"meta"))
+            with self._turn.held():  # each opens a transaction that writes
+                self.entries, self.segments = map(self._env.open_db, (b"entries", b"segments"))
+                self.tenants, self.meta = map(self._env.open_db, (b"tenants", b"meta"))
             self._count_all()
         except BaseException:  # else the next one would be given this environment, whatever lies there by then
             ENVIRONMENTS.give(self._held)
@@ -237,8 +239,8 @@ class Index:
 
     @contextmanager
     def change(self) -> Iterator[Change]:
-        """One transaction, all or nothing."""
-        with self._env.begin(write=True) as txn:
+        """One transaction, all or nothing. Raises TimeoutError where another process stands still in its own."""
+        with self._turn.held(), self._env.begin(write=True) as txn:
             yield Change(txn, self)
 
     def next_segment(self) -> int:
@@ -307,7 +309,7 @@ class Index:
     def close(self) -> None:
         """Later calls raise lmdb.Error. Others of this process may go on with theirs."""
         if not isinstance(self._env, Closed):
-            self._env, self._reader = Closed(), None
+            self._env, self._turn, self._reader = Closed(), Closed(), None
             ENVIRONMENTS.give(self._held)
 
 
