@@ -19,6 +19,7 @@ from .disk import Disk
 from .pages import check_pages
 from .turn import Turn
 
+DATABASES = b"entries", b"segments", b"tenants", b"meta"
 MAP_BYTES = 1 << 34  # address space; the file is as large as what is in it
 VALUE_BYTES = 512  # of the map, for an entry: it takes 115, twice that on half-empty pages, and changes copy pages
 MOST_VALUES = MAP_BYTES // VALUE_BYTES
@@ -70,7 +71,7 @@ def _open(name: tuple[int, int], folder: Path, disk: Disk) -> Held:
     _reserve(disk, folder / "lock.mdb")
     # Without sync: a killed process loses nothing; a power failure may cost the index, which is rebuilt.
     environment = lmdb.open(
-        str(folder), map_size=MAP_BYTES, max_dbs=4, mode=0o600, sync=False, max_readers=MOST_READERS
+        str(folder), map_size=MAP_BYTES, max_dbs=len(DATABASES), mode=0o600, sync=False, max_readers=MOST_READERS
     )
     try:
         return Held(name, environment, Turn(folder / "data.mdb"))

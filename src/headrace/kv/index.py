@@ -21,7 +21,7 @@ from headrace._core import StoreIndex
 
 from .ages import TTL_S, expired
 from .disk import Disk
-from .environments import ENVIRONMENTS, Closed
+from .environments import DATABASES, ENVIRONMENTS, Closed
 from .segment import PAGE, padded
 
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
@@ -214,8 +214,7 @@ class Index:
         try:
             self._env.reader_check()  # slots of readers that were killed
             with self._turn.held():  # each opens a transaction that writes
-                self.entries, self.segments = map(self._env.open_db, (b"entries", b"segments"))
-                self.tenants, self.meta = map(self._env.open_db, (b"tenants", b"meta"))
+                self.entries, self.segments, self.tenants, self.meta = map(self._env.open_db, DATABASES)
             self._count_all()
         except BaseException:  # else the next one would be given this environment, whatever lies there by then
             ENVIRONMENTS.give(self._held)
