@@ -19,7 +19,7 @@ import numpy as np
 
 from headrace._core import StoreIndex
 
-from .ages import TTL_S, expired
+from .ages import TTL_S, expired, used_again
 from .disk import Disk
 from .environments import DATABASES, ENVIRONMENTS, Closed
 from .segment import PAGE, padded
@@ -113,7 +113,7 @@ class Change:
         """Moves an entry to the young end, in a later ``turn`` perhaps; nothing happens when it is gone."""
         entry = self.get(key)
         if entry is not None:
-            changed = replace(entry, used=max(when, entry.used), turn=max(turn, entry.turn))
+            changed = replace(entry, used=used_again(entry.used, when), turn=max(turn, entry.turn))
             self._txn.put(key, changed.pack(), db=self._index.entries)
 
     def remove(self, key: EntryKey) -> bool:
