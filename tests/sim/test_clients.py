@@ -135,8 +135,8 @@ def test_a_loop_that_fails_ends_every_request() -> None:
     engine._drain = None  # type: ignore[assignment, method-assign]
     sink = queue.Queue[TokenDelta]()
     client.submit(ask("a"), sink.put)
-    client.close()
     assert answer(sink)[1].finish_reason == "error"
+    client.close()
     assert not client.alive
 
 

@@ -119,6 +119,7 @@ def test_what_can_never_be_served_ends_with_its_reason() -> None:
     ends = {delta.request_id: delta for delta in deltas if delta.finish_reason}
     assert ends["huge"].finish_reason == "error"
     assert "no room to generate" in str(ends["huge"].error)
+    assert ends["huge"].error_field == "prompt"  # the fault is its own: no use to ask again
     assert ends["fine"].finish_reason == "length"
     assert engine.idle
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from role_engines import build
@@ -21,7 +22,8 @@ from headrace.contract.errors import EngineDead
 from headrace.contract.request import Request, SamplingParams
 from headrace.contract.result import TokenDelta
 from headrace.engine.hand_over import LOST_WORDS
-from headrace.engine.process_pair import ProcessPair, children
+from headrace.engine.process import ProcessClient
+from headrace.engine.process_pair import ProcessPair, _Way, children
 from headrace.worker.fake import rolling_token
 
 DEADLINE_S = 60.0
@@ -195,3 +197,43 @@ def test_a_sequence_lost_between_the_two_ends_with_the_reason(pair: ProcessPair)
     assert heard.get(timeout=DEADLINE_S).error == LOST_WORDS
     asker.until(asker.all_ended)
     assert asker.ends["lost"].finish_reason == "abort"
+
+
+def test_an_aborted_request_is_not_recalled_when_its_prompt_engine_dies(pair: ProcessPair) -> None:
+    """Its end came to the completion engine first, which had never heard of it."""
+    heard: queue.Queue[TokenDelta] = queue.Queue()
+    for name, reason in (("aborted", "abort"), ("complete", "stop")):
+        getattr(pair._completion, reason)(name)
+        pair._completion.listen(name, heard.put)
+        pair._completion.lose(Request(request_id=name, prompt_token_ids=[1], sampling=SamplingParams()), (1,))
+        last = heard.get(timeout=DEADLINE_S)
+        assert (last.request_id, last.finish_reason, last.error) == (name, reason, None)
+
+
+def test_one_that_is_over_is_not_asked_for_again_when_its_prompt_engine_dies(pair: ProcessPair) -> None:
+    """Its last delta is being delivered while the other engine's requests are told."""
+    lost: list[str] = []
+    pair._completion.lose = lambda request, _: lost.append(request.request_id)  # type: ignore[method-assign]
+    news: queue.Queue[TokenDelta] = queue.Queue()
+    way = _Way(Request(request_id="over", prompt_token_ids=[1], sampling=SamplingParams()), news.put)
+    way.told, way.over = True, True
+    prompt = SimpleNamespace(dead="the engine process died")
+    pair._from_prompt(way, prompt, TokenDelta(request_id="over", finish_reason="error"))  # type: ignore[arg-type]
+    assert (lost, news.empty()) == ([], True)
+
+
+def test_a_prompt_engine_that_cannot_be_started_again_for_whatever_reason_ends_the_pair(
+    pair: ProcessPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker = Asker(pair)
+    asker.ask("decoding", [1, 2, 3], 3000)
+    asker.until(lambda: len(asker.tokens["decoding"]) > 2)
+
+    def broken(*_: object) -> ProcessClient:
+        raise OSError("no descriptors are left")
+
+    monkeypatch.setattr(pair, "_starter", broken)
+    os.kill(pair.pids[0] or 0, signal.SIGKILL)
+    asker.until(asker.all_ended)
+    assert "no descriptors are left" in str(asker.ends["decoding"].error)
+    assert not pair.alive

@@ -12,35 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from role_engines import IdCodec, MovingWorker, engine_with
+from role_engines import DEADLINE_S, IdCodec, MovingWorker, done, engine_with, item, until
 
-from headrace.contract.handoff import HandedOver, Part
+from headrace.contract.handoff import Part
 from headrace.contract.request import Request, SamplingParams
 from headrace.engine.remote_giver import MOST_BARE, RemoteGiver
 from headrace.engine.remote_taker import RemoteTaker
 from headrace.worker.fake import rolling_token
 from headrace.worker.kv_frames import TensorCodec
-
-DEADLINE_S = 30.0
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    return found
-
-
-def done(value: Any) -> Future[Any]:
-    future: Future[Any] = Future()
-    future.set_result(value)
-    return future
-
-
-def item(name: str, blocks: list[list[int]], content: Any, sent: list[int]) -> HandedOver:
-    request = Request(request_id=name, prompt_token_ids=[1, 2, 3], sampling=SamplingParams(max_tokens=9))
-    return HandedOver(request, (4,), 0, None, blocks, content, time.monotonic() + 30, sent)
 
 
 class Ends:

@@ -195,3 +195,27 @@ def test_nobody_speaks_to_an_engine_without_its_secret(tmp_path: Path) -> None:
     server.stop()
     thread.join(DEADLINE_S)
     door.close()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_engine_that_cannot_be_understood_leaves_nobody_waiting(standing: Standing, which: int) -> None:
+    """A prompt engine is tried again a few times, to no avail."""
+    front, news = standing.front(), queue.Queue[TokenDelta]()
+    front.submit(ask("long", [1, 2, 3], 3900), news.put)
+    until(lambda: standing.engines[1].core.num_running)
+    standing.servers[which]._encode = lambda _: b"\xc1"
+    _, last = answer(news)
+    assert "cannot be understood" in str(last.error)
+    assert not front.alive
+    front.close()
+
+
+def test_an_address_that_is_none_is_an_engine_that_is_not_there() -> None:
+    with pytest.raises(EngineDead, match="the decode engine at nowhere cannot be connected to"):
+        RemoteClient("nowhere", role="decode")
+
+
+def test_a_front_that_comes_to_one_it_cannot_understand_says_so(standing: Standing) -> None:
+    standing.servers[1]._encode = lambda _: b"\xc1"
+    with pytest.raises(EngineDead, match="the engine cannot be understood"):
+        RemoteClient(standing.addresses[1])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from headrace._core import Scheduler
 from headrace.contract.errors import EngineDead, WorkerError
-from headrace.contract.handoff import Part
+from headrace.contract.handoff import HandedOver, Part
+from headrace.contract.request import Request, SamplingParams
 from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Giver, Taker
 from headrace.engine.remote_giver import RemoteGiver
@@ -18,6 +19,29 @@ from headrace.engine.roles import RoleConfig, core_settings, make_cadence
 from headrace.worker.fake import FakeWorker, rolling_token
 
 BLOCK = 4
+DEADLINE_S = 30.0
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    """Waits for it, and gives what it says."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    return found
+
+
+def done(value: Any) -> Future[Any]:
+    """A copy that is there."""
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def item(name: str, blocks: list[list[int]], content: Any, sent: list[int]) -> HandedOver:
+    """A sequence of three tokens and one more that was drawn."""
+    request = Request(request_id=name, prompt_token_ids=[1, 2, 3], sampling=SamplingParams(max_tokens=9))
+    return HandedOver(request, (4,), 0, None, blocks, content, time.monotonic() + 30, sent)
 
 
 class IdCodec:

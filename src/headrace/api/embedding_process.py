@@ -6,9 +6,10 @@ import asyncio
 import logging
 import multiprocessing
 import os
+import time
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 from headrace.contract.errors import EngineDead
@@ -16,6 +17,7 @@ from headrace.engine.orphans import end_with, leave_signals_to_the_front
 
 from .embedder import Encoder, EncoderInputs, encoder_folder
 
+LOAD_S = 600.0  # reading a large encoder from a cold disk
 CLOSE_S = 5.0  # for what is under way; a child that is stopped would be waited for, for ever
 
 log = logging.getLogger("headrace.serve")
@@ -38,7 +40,7 @@ def _vectors(folder: Path, num_threads: int, texts: list[list[int]]) -> list[lis
 
 
 class EmbeddingProcess:
-    """When the process dies, its requests fail and another one is started. Used on one event loop.
+    """When the process dies, or hangs, its requests fail and another one is started. Used on one event loop.
 
     Raises ModelError, PullError on making; the weights are read by the first request, or by ``load``.
     """
@@ -48,6 +50,9 @@ class EmbeddingProcess:
         self._num_threads = num_threads
         self.inputs = EncoderInputs(self._folder)
         self._leaving = False
+        self._answers = 0  # that came; of all processes so far
+        self._loaded: Future[list[list[float]]] | None = None
+        self._load_by_s = 0.0
         self._pool = self._start()
 
     def _start(self) -> ProcessPoolExecutor:
@@ -60,15 +65,27 @@ class EmbeddingProcess:
 
     def load(self) -> None:
         """Waits until the weights are there. Raises what is wrong with them."""
-        self._pool.submit(_vectors, self._folder, self._num_threads, []).result()
+        self._begin_loading().result()
+
+    def _begin_loading(self) -> Future[list[list[float]]]:
+        self._load_by_s = time.monotonic() + LOAD_S
+        self._loaded = self._pool.submit(_vectors, self._folder, self._num_threads, [])
+        self._loaded.add_done_callback(self._answered)
+        return self._loaded
+
+    def _answered(self, call: Future[list[list[float]]]) -> None:
+        self._answers += not call.cancelled() and not isinstance(call.exception(), BrokenProcessPool)
 
     async def vectors(self, texts: list[list[int]], timeout_s: float = 120.0) -> list[list[float]]:
         """Raises EngineDead when the process died or took too long."""
-        pool = self._pool
-        call = partial(_vectors, self._folder, self._num_threads, texts)
+        if self._loaded is None:
+            self._begin_loading()
+        pool, answers = self._pool, self._answers
         try:
+            call = pool.submit(_vectors, self._folder, self._num_threads, texts)
+            call.add_done_callback(self._answered)
             async with asyncio.timeout(timeout_s):
-                return await asyncio.get_running_loop().run_in_executor(pool, call)
+                return await asyncio.wrap_future(call)
         except BrokenProcessPool:
             if self._leaving:
                 raise EngineDead("the server is stopping") from None
@@ -76,13 +93,28 @@ class EmbeddingProcess:
                 self._replace()
             raise EngineDead("the encoder's process died; it is being started again") from None
         except TimeoutError:
+            if pool is self._pool and self._answers == answers and not self._loading:  # not only behind others
+                self._end(pool)
             raise EngineDead(f"the encoder did not answer within {timeout_s:g} s") from None
+
+    @property
+    def _loading(self) -> bool:
+        """It reads its weights, and may still do so: others wait behind that."""
+        return self._loaded is not None and not self._loaded.done() and time.monotonic() < self._load_by_s
+
+    def _end(self, pool: ProcessPoolExecutor) -> None:
+        """A process that has answered nothing for so long hangs: who waits for it is told that it died."""
+        log.error("the encoder hangs; it is ended")
+        for process in list((pool._processes or {}).values()):
+            process.kill()
+        if not self._leaving:
+            self._replace()
 
     def _replace(self) -> None:
         """Loads at once: the next request need not wait for it."""
         log.error("the encoder died; starting it again")
         self._pool = self._start()
-        self._pool.submit(_vectors, self._folder, self._num_threads, []).add_done_callback(self._tell)
+        self._begin_loading().add_done_callback(self._tell)
 
     def _tell(self, loaded: Future[list[list[float]]]) -> None:
         if loaded.cancelled() or self._leaving:

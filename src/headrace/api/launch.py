@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,6 @@ from headrace.engine.engine import Engine
 from headrace.engine.hand_over import Relay
 from headrace.engine.roles import RoleConfig, make_cadence
 from headrace.engine.roles import core_settings as role_settings
-from headrace.grammar.backend import Vocabulary
-from headrace.grammar.compiler import GrammarPool
 from headrace.kernels.ops import Ops
 from headrace.kernels.placement import Placement
 from headrace.kernels.resolve import resolve_ops
@@ -45,6 +44,7 @@ from headrace.worker.worker import Worker
 from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
 from .facts import eyes_of
+from .grammar_launch import open_grammars
 from .kv_launch import check_store, open_connector, store_place
 from .pictures import check_place_holder
 from .seats import ExpertSeat
@@ -167,34 +167,36 @@ def build_engine(
     runner = Runner(model, ops, kv, graphs, team.followers if team else None, team.close if team else None)
     guard = open_guard(config)
     speculation = open_speculation(config, runner, f"{parts.source.name} {parts.source.path}", parts.num_threads)
-    worker = Worker(
-        runner,
-        config.cache.block_size,
-        guard=guard,
-        enter=caller_binding(parts.placement),
-        speculator=speculation.speculator,
-    )
-    connector = None
-    if place is not None:
-        connector = open_connector(config, place, parts.source, model, kv, worker, arithmetic(ops.name))
-    recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
-    return Engine(
-        core,
-        worker,
-        cadence=make_cadence(role, meet() if meet is not None else None),
-        overlap=config.runtime.overlap and role.overlap,
-        max_waiting=config.scheduler.max_waiting,
-        step_timeout_s=config.runtime.step_timeout_s,
-        observer=recorder,
-        graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
-        grammars=open_grammars(config, tokenizer, model.vocab_size),
-        guard=guard,
-        drafting=speculation.drafting,
-        relay=None if relay is None else relay(worker, recorder, connector),
-        connector=connector,
-        expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
-        shares_open_blocks=not model.kv_layout.rewrites,
-    )
+    with ExitStack() as undo:  # what fails from here on leaves no thread, no process and no file open
+        bound = caller_binding(parts.placement)
+        worker = Worker(runner, config.cache.block_size, guard=guard, enter=bound, speculator=speculation.speculator)
+        undo.callback(worker.close)
+        recorder = open_recorder(config, model.kv_layout, pool.num_blocks, max_model_len, role)
+        if recorder is not None:
+            undo.callback(recorder.close)
+        connector = None
+        if place is not None:
+            connector = open_connector(config, place, parts.source, model, kv, worker, arithmetic(ops.name))
+            undo.callback(connector.close)
+        engine = Engine(
+            core,
+            worker,
+            cadence=make_cadence(role, meet() if meet is not None else None),
+            overlap=config.runtime.overlap and role.overlap,
+            max_waiting=config.scheduler.max_waiting,
+            step_timeout_s=config.runtime.step_timeout_s,
+            observer=recorder,
+            graph_steps=lambda: {mode.name.lower(): count for mode, count in list(graphs.modes.items())},
+            grammars=open_grammars(config, tokenizer, model.vocab_size),
+            guard=guard,
+            drafting=speculation.drafting,
+            relay=None if relay is None else relay(worker, recorder, connector),
+            connector=connector,
+            expert_load=model.expert_load if isinstance(model, SharesExperts) else None,
+            shares_open_blocks=not model.kv_layout.rewrites,
+        )
+        undo.pop_all()
+    return engine
 
 
 def open_guard(config: EngineConfig) -> LaunchGuard:
@@ -209,25 +211,6 @@ def role_of(config: EngineConfig) -> RoleConfig:
     if limits.discipline == "mixed":
         return RoleConfig()
     return RoleConfig("normal", limits.all_interval, limits.any_interval, limits.kv_limit)
-
-
-def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:
-    """Where constraints compile; None without text to constrain. Costs nothing until the first one comes."""
-    if tokenizer is None:
-        return None
-    limits = config.grammar
-    return GrammarPool(
-        lambda: vocabulary(tokenizer, vocab_size),
-        threads=limits.grammar_threads,
-        timeout_s=limits.grammar_timeout_s,
-        cache_bytes=limits.grammar_cache,
-    )
-
-
-def vocabulary(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
-    """Bytes of every id of the model; none for control tokens, which no text may contain."""
-    ids = range(vocab_size)
-    return Vocabulary([tokenizer.visible_bytes(i, skip_special=True) for i in ids], tokenizer.eos_ids)
 
 
 def token_map_of(tokenizer: Tokenizer | None) -> Callable[[], Tensor] | None:

@@ -74,7 +74,7 @@ def _connected(
     try:
         facts = _facts(pair, source.name)
         _check_encoder(config, facts)
-    except ConfigError:
+    except BaseException:
         pair.close()
         raise
     return pair, tokenizer, facts | {"deterministic": config.runtime.deterministic}

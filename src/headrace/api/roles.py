@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from headrace.config import EngineConfig, kv_format
@@ -39,17 +41,22 @@ def launch_role(
     facts = facts_of_parts(parts, pool, max_model_len)
     facts |= {"role": role, "dtype": config.model.dtype, "form": f"{form}, vocabulary {parts.model.vocab_size}"}
     facts["most_picture_rows"] = most_rows(replace(config, scheduler=replace(config.scheduler, discipline="split")))
-    if role == "prompt":
-        giver = RemoteGiver(address, TensorCodec(), secure=secure)
-        relay = lambda worker, *_: Giver(giver, worker, config.cache.block_size)  # noqa: E731
-        return build_engine(config, parts, pool, max_model_len, RoleConfig(role), relay=relay), facts
-    taker = RemoteTaker(address, TensorCodec(), secure=secure)
-
-    def relay_of(worker: Worker, observer: Recorder | None, connector: StoreConnector | None) -> Taker:
-        taker.recalls = connector is not None
-        recall = None if connector is None else Recall(connector, observer, lambda: taker.wake())
-        return Taker(taker, worker, observer, recall=recall)
-
-    engine = build_engine(config, parts, pool, max_model_len, RoleConfig(role), relay=relay_of, recalls=True)
-    taker.wake = engine.intake.poke
+    build = partial(build_engine, config, parts, pool, max_model_len, RoleConfig(role))
+    with ExitStack() as undo:  # an engine that cannot be built leaves no socket
+        if role == "prompt":
+            giver = RemoteGiver(address, TensorCodec(), secure=secure)
+            undo.callback(giver.leave)
+            engine = build(relay=lambda worker, *_: Giver(giver, worker, config.cache.block_size))
+        else:
+            taker = RemoteTaker(address, TensorCodec(), secure=secure)
+            undo.callback(taker.close)
+            engine = build(relay=partial(_taker, taker), recalls=True)
+            taker.wake = engine.intake.poke
+        undo.pop_all()
     return engine, facts
+
+
+def _taker(port: RemoteTaker, worker: Worker, observer: Recorder | None, connector: StoreConnector | None) -> Taker:
+    port.recalls = connector is not None
+    recall = None if connector is None else Recall(connector, observer, lambda: port.wake())
+    return Taker(port, worker, observer, recall=recall)

@@ -6,6 +6,7 @@ They share weights and kernel threads, each has a KV pool of its own, and sequen
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,14 @@ def connect_split(
     halved = _half(config)
     pool, max_model_len = plan_memory(halved, parts.model)
     port = LocalHandOff()
-    prompt, completion = (_engine(halved, parts, pool, max_model_len, role, port) for role in ("prompt", "completion"))
-    return PairClient(prompt, completion, port), parts.tokenizer, facts_of_parts(parts, pool, max_model_len)
+    with ExitStack() as undo:
+        prompt = _engine(halved, parts, pool, max_model_len, "prompt", port)
+        undo.callback(prompt.close)
+        completion = _engine(halved, parts, pool, max_model_len, "completion", port)
+        undo.callback(completion.close)
+        client = PairClient(prompt, completion, port)
+        undo.pop_all()
+    return client, parts.tokenizer, facts_of_parts(parts, pool, max_model_len)
 
 
 def _half(config: EngineConfig) -> EngineConfig:

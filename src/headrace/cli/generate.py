@@ -41,7 +41,8 @@ def generate(
     """Run a batch of prompts from a file.
 
     Each input line is an object with "prompt", "prompt_token_ids" or "messages", and optionally "id" and sampling
-    fields. Results come in the order they finish. A line that cannot be served gets a record with "error".
+    fields. Results come in the order they finish. A line that cannot be served gets a record with "error"; one that the
+    engine failed on gets none and is taken again by the next run.
     """
     config, params = engine.resolve(), sampling.params()
     with open_input(input_file, output_file) as source, Journal(output_file) as journal:
@@ -78,10 +79,14 @@ def conclude(tally: Tally, interrupts: Interrupts, output: Path, report: ReportF
     """The summary, and the exit code of a run that was interrupted or has error records."""
     if report.as_json:
         print_json({"output": str(output), **tally.report(), "interrupted": interrupts.asked})
-    failed = f', {tally.num_failed} failed (see their "error")' if tally.num_failed else ""
+    filed = ' (see their "error")' if tally.num_failed > tally.num_unfiled else ""
+    failed = f", {tally.num_failed} failed{filed}" if tally.num_failed else ""
     skipped = f", {tally.num_skipped} were done before" if tally.num_skipped else ""
     speed = f"{tally.num_completion_tokens} tokens in {tally.seconds:.1f} s, {tally.tokens_per_s:.1f} tokens/s"
     to_stderr(f"{tally.num_completed} completed{failed}{skipped}; {speed}")
+    if tally.num_unfiled:
+        to_stderr(f"the engine failed on {tally.num_unfiled} of them: {tally.first_failure}")
+        to_stderr("they have no record; run the same command again to take them again")
     if interrupts.asked:
         to_stderr("stopped; run the same command again to resume")
         raise typer.Exit(interrupts.exit_code)

@@ -30,7 +30,7 @@ from .serve_roles import RoleFlags, serve_role, starter
 if TYPE_CHECKING:
     from headrace.api.http.app import AppSettings
     from headrace.api.http.arrivals import Observer
-    from headrace.api.http.embedding_routes import Embeddings
+    from headrace.api.http.embeddings import Embeddings
     from headrace.api.http.host import EngineHost
     from headrace.api.http.server import ServerSettings
     from headrace.api.tenants.tenancy import Tenancy
@@ -217,7 +217,7 @@ def _embeddings(model: str | None, config: EngineConfig) -> Embeddings | None:
     if model is None:
         return None
     from headrace.api.embedding_process import EmbeddingProcess
-    from headrace.api.http.embedding_routes import Embeddings
+    from headrace.api.http.embeddings import Embeddings
 
     process = EmbeddingProcess(model, offline=config.model.offline)
     process.load()

@@ -82,6 +82,10 @@ class GivingEnd(Protocol):
         happens, where it has none, or has enough of these."""
         ...
 
+    def take_lost(self) -> list[HandedOver]:
+        """Sequences, without their KV, that were offered and have turned out never to have come; each is told once."""
+        ...
+
     def leave(self) -> None:
         """The giver goes; it offers nothing any more."""
         ...

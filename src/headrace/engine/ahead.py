@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from headrace.contract.errors import HeadraceError
 from headrace.contract.handoff import GivingEnd, KVMover
 
 from .book import Entry
@@ -45,7 +46,10 @@ class Ahead:
         places = [(g, p) for g, group in enumerate(blocks) for p in range(sent[g], min(full, len(group))) if group[p]]
         if not places:
             return
-        content = self._mover.read_blocks([blocks[g][p] for g, p in places])
+        try:
+            content = self._mover.read_blocks([blocks[g][p] for g, p in places])
+        except HeadraceError:  # the device is stuck or gone: whoever steps will say so
+            return
         if self._port.send_ahead(entry.request_id, places, content):
             self._sent[entry.request_id] = [max(gone, min(full, len(group))) for gone, group in zip(sent, blocks)]
 

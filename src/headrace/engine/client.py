@@ -73,9 +73,15 @@ class Sinks:
         with self._lock:
             self._sinks[request_id] = sink
 
-    def drop(self, request_id: str) -> None:
+    def drop(self, request_id: str) -> bool:
+        """Whether it was there, and so has not had its last delta."""
         with self._lock:
-            self._sinks.pop(request_id, None)
+            return self._sinks.pop(request_id, None) is not None
+
+    def unheard(self, deltas: list[TokenDelta]) -> set[str]:
+        """Requests that go on though nobody here waits for them."""
+        with self._lock:
+            return {d.request_id for d in deltas if d.finish_reason is None and d.request_id not in self._sinks}
 
     def deliver(self, deltas: list[TokenDelta]) -> None:
         for delta in deltas:

@@ -109,7 +109,7 @@ class Encoder:
         try:
             log.error("the encoder's process is gone; starting another")
             self._living()
-        except EngineDead as error:
+        except Exception as error:
             self._tell_failure = False  # from now on it is tried when a picture comes
             log.error("the encoder did not start again: %s", error)
 

@@ -99,10 +99,18 @@ class EncoderProcess:
         while time.monotonic() < deadline:
             alive = self._process.is_alive()  # asked first: what it sent before it died counts
             if self._socket.poll(POLL_MS if alive else 0):
-                return self._decoder.decode(self._socket.recv())
+                return self._decoded(self._socket.recv())
             if not alive:
                 self._require_alive()
         return None
+
+    def _decoded(self, data: bytes) -> Ready | Failed | Seen:
+        try:
+            return self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            self._given_up = True
+            self.kill()
+            raise EngineDead(f"its process cannot be understood: {error}") from error
 
     def _require_alive(self) -> None:
         if not self._process.is_alive():
@@ -113,6 +121,8 @@ class EncoderProcess:
             try:
                 answer = self._receive(min(deadline, time.monotonic() + POLL_MS / 1000))
             except EngineDead:
+                if self._given_up:
+                    raise
                 raise EngineDead(ended_at_start("its process", self._process.exitcode)) from None
             if isinstance(answer, Failed):
                 raise EngineDead(answer.message)

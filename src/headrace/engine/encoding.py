@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.contract.errors import EngineDead, HeadraceError, InvalidRequest, QueueFull, WorkerError
+from headrace.contract.errors import EngineDead, InvalidRequest, QueueFull, reason
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -115,8 +115,8 @@ class EncodingClient:
         for picture in waiting.request.pictures:
             try:
                 rows.append(self._encoder.rows(picture))
-            except WorkerError as error:
-                self._fail(waiting, picture.id, str(error))
+            except Exception as error:  # whatever it is, the others are still to be served
+                self._fail(waiting, picture.id, reason(error))
                 return
         self._pass_on(waiting, rows)
 
@@ -149,9 +149,9 @@ class EncodingClient:
         self._sinks.drop(waiting.name)
         try:
             self._inner.submit(request, waiting.sink)
-        except HeadraceError as error:
+        except Exception as error:
             self._sinks.add(waiting.name, waiting.sink)
-            self._tell([waiting], str(error), error.field if isinstance(error, InvalidRequest) else None)
+            self._tell([waiting], reason(error), error.field if isinstance(error, InvalidRequest) else None)
             return False
         return True
 

@@ -8,7 +8,9 @@ thread-safe: one thread ticks; other threads reach it through ``intake`` only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from headrace._core import Scheduler
@@ -24,6 +26,7 @@ from headrace.obs.launch_guard import LaunchGuard
 from .book import Book
 from .cadence import Cadence, Unified
 from .drafting import Drafting
+from .ending import attempt, close_each
 from .hand_over import Relay
 from .intake import Intake
 from .kv_traffic import KVTraffic
@@ -180,7 +183,10 @@ class Engine:
         can_fork = self._cadence.can_fork
         if self.intake.busy:
             for request in self.intake.drain_requests():
-                self._roster.take(request, can_fork)
+                if request is None:
+                    self._end_abandoned()
+                else:
+                    self._roster.take(request, can_fork)
             self._num_waiting = self.core.num_waiting
             self._drain_ends()
             for request, output_ids in self.intake.drain_lost():
@@ -188,6 +194,12 @@ class Engine:
                     self._relay.lost(self._roster, request, output_ids)
         self._roster.turn(can_fork)
         self._kv.poll()
+
+    def _end_abandoned(self) -> None:
+        if self._relay is not None:
+            self._relay.abandon(self._roster)
+        self._roster.end_all("abort")
+        self._deltas.clear()
 
     def _drain_ends(self) -> None:
         for request_id, reason in self.intake.drain_ends():
@@ -274,25 +286,33 @@ class Engine:
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._roster.end(entry.request.request_id, "error", message)
 
-    def close(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
-        """Ends every live request and lets the step in flight come home. Returns the last deltas.
+    def end(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
+        """Closes the door and ends every live request; the last deltas. Waits for no step, and raises nothing.
 
         ``error`` is what requests are told when ``reason`` is ``error``.
         """
         self.intake.close()
-        self._drain()
+        told = error if reason == "error" else None
+        attempt(self._drain)
         if self._relay is not None:
-            self._relay.close(self._roster, reason, error if reason == "error" else None)
-        for entry in self._book.entries():
-            self._roster.end(entry.request.request_id, reason, error if reason == "error" else None)
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            self._finish(pending)
-        self._kv.close()
-        self.worker.close()
-        self._cadence.close()
-        self._roster.close()
-        if self._observer:
-            self._observer.close()
+            attempt(partial(self._relay.close, self._roster, reason, told))
+        self._roster.end_all(reason, told)
+        for request in self.intake.drain_requests():  # where draining has failed
+            if request is not None:
+                self._roster.end_unknown(request.request_id, reason, told)
         deltas, self._deltas = self._deltas, []
         return deltas
+
+    def close(self, reason: str = "abort", error: str = "the engine was closed") -> list[TokenDelta]:
+        """``end``, then lets the step in flight come home, and closes every part, whatever becomes of the others."""
+        deltas = self.end(reason, error)
+        watcher = [self._observer.close] if self._observer else []
+        parts = [self._kv.close, self.worker.close, self._cadence.close, self._roster.close, *watcher]
+        close_each(self._come_home, *parts)
+        return deltas
+
+    def _come_home(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with suppress(GroupBroken):  # nobody waits for it any more
+                self._finish(pending)

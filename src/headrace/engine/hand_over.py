@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
 
-from headrace.contract.errors import EngineDead
+from headrace.contract.errors import EngineDead, HeadraceError
 from headrace.contract.handoff import LOST, GivingEnd, HandedOver, KVMover, TakingEnd
 from headrace.contract.ports import StepObserver
 from headrace.contract.request import Request
@@ -25,7 +26,22 @@ from .recall import Recall, lost, what_failed
 from .roster import Roster
 
 MOST_COMPILING = 64
+MOST_COPIES = 16  # queued on the device and not done: its queue is bounded, and the steps themselves go through it
 LOST_WORDS = "the prompt engine died before it had handed the request over"
+SWALLOWED_WORDS = "the connection to the completion engine broke while the request was handed over"
+
+
+def attempted(copy: Callable[[], Any]) -> Any:
+    """A copy to come. One that the device refuses has failed: it costs its own sequence, not the loop."""
+    try:
+        return copy()
+    except HeadraceError as error:
+        return lost(error)
+
+
+def unfinished(copies: Sequence[Any]) -> list[Any]:
+    """Those still to come; what came without waiting is no future."""
+    return [copy for copy in copies if isinstance(copy, Future) and not copy.done()]
 
 
 class Relay(Protocol):
@@ -43,6 +59,10 @@ class Relay(Protocol):
         """The giver of a request died when it had reported these tokens; perhaps it had handed the request over."""
         ...
 
+    def abandon(self, roster: Roster) -> None:
+        """Nobody waits for what lives here, or is on its way here, any more."""
+        ...
+
     def close(self, roster: Roster, reason: str, error: str | None) -> None: ...
 
 
@@ -56,12 +76,16 @@ class Giver:
         self._mover = mover
         self._clock = clock
         self._since: dict[int, float] = {}
+        self._copies: list[Any] = []
         self._ahead = Ahead(port, mover, block_size) if port.takes_ahead else None
 
     def turn(self, roster: Roster) -> None:
         """Offers every sequence whose prompt is computed, as far as there is room."""
+        for item in self._port.take_lost():
+            if not self._port.offer_bare(item, SWALLOWED_WORDS):
+                roster.end_unknown(item.request.request_id, "error", SWALLOWED_WORDS)
         now = self._clock()
-        prompted = roster.core.prompted_ids()
+        prompted, self._copies = roster.core.prompted_ids(), unfinished(self._copies)
         self._since = {seq_id: self._since.get(seq_id, now) for seq_id in prompted}
         for seq_id in prompted:
             entry = roster.entry_of(seq_id)
@@ -70,7 +94,8 @@ class Giver:
             if self._port.closed:
                 roster.end_entry(entry, "error", "the completion engine is gone")
             elif self._port.has_room_for(entry.request_id):
-                self._give(roster, entry, now)
+                if len(self._copies) < MOST_COPIES:
+                    self._give(roster, entry, now)
             elif now - max(self._since[seq_id], self._port.moved_s) > self._port.patience_s:
                 self._give_up(roster, entry, now, f"no completion engine took it within {self._port.patience_s:g} s")
         if self._ahead is not None:
@@ -82,13 +107,19 @@ class Giver:
     def lost(self, roster: Roster, request: Request, output_ids: tuple[int, ...]) -> None:
         """It is told to who takes."""
 
+    def abandon(self, roster: Roster) -> None:
+        """What was on its way from here ends over there."""
+        self._port.take_lost()
+
     def _give(self, roster: Roster, entry: Entry, now: float) -> None:
         seen: Any = roster.core.inspect(entry.seq_id)
         blocks = seen["blocks"]
         sent = [0] * len(blocks) if self._ahead is None else self._ahead.leave(entry.request_id, len(blocks))
         left = [block for group, gone in zip(blocks, sent) for block in group[gone:] if block]
         item = self._item(entry, seen, now)
-        item = replace(item, blocks=blocks, content=self._mover.read_blocks(left), sent=sent)
+        content = attempted(lambda: self._mover.read_blocks(left))
+        self._copies = unfinished([*self._copies, content])
+        item = replace(item, blocks=blocks, content=content, sent=sent)
         roster.release(entry)
         if not self._port.offer(item):  # it closed at this very moment
             roster.end_entry(entry, "error", "the completion engine is gone")
@@ -141,7 +172,7 @@ class Taker:
         self._let_compiled_in(roster)
         if self._recall is not None:
             self._recall.turn(roster, self._late)
-        while self._unplaced or self._take(roster):
+        while len(self._filling) < MOST_COPIES and (self._unplaced or self._take(roster)):
             if not self._place(roster):
                 return
 
@@ -153,12 +184,20 @@ class Taker:
         name = request.request_id
         if roster.has(name) or self._port.holds(name):
             return
-        self._port.end_later(name, LOST)
-        if self._recall is None:
+        ended = self._port.end_of(name)
+        self._port.end_later(name, ended or LOST)
+        if ended not in (None, LOST):  # nobody waits for it any more
+            roster.end_unknown(name, str(ended))
+        elif self._recall is None:
             roster.end_unknown(name, "error", LOST_WORDS)
-            return
-        deadline = self._clock() + self._port.patience_s
-        self._receive(roster, HandedOver(request, output_ids, 0, None, (), lost(EngineDead(LOST_WORDS)), deadline))
+        else:
+            deadline, content = self._clock() + self._port.patience_s, lost(EngineDead(LOST_WORDS))
+            self._receive(roster, HandedOver(request, output_ids, 0, None, (), content, deadline))
+
+    def abandon(self, roster: Roster) -> None:
+        """What waits in the port never begins; the rest lives in the roster."""
+        while self._port.take() is not None:
+            pass
 
     def _take(self, roster: Roster) -> bool:
         """Whether there may be something to do now: one was taken."""
@@ -226,7 +265,7 @@ class Taker:
                     targets.append(ours[i])
                     rows.append(row)
                 row += bool(source)
-        return self._mover.write_blocks(targets, item.content, rows)
+        return attempted(lambda: self._mover.write_blocks(targets, item.content, rows))
 
     def _let_filled_run(self, roster: Roster) -> None:
         waiting = []

@@ -1,7 +1,8 @@
 """What the two ends of a hand-off between processes say to each other: msgpack headers, KV as frames behind them.
 
 A giver holds a slot of the taker's for each sequence of which anything was sent; the taker says how many there are, and
-gives a slot back when it has taken the sequence or dropped it. So neither side ever holds more than was granted.
+gives a slot back when it has taken the sequence or dropped it. So neither side ever holds more than was granted. What a
+broken connection has swallowed comes out at the next Hello.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ MOST_BLOCKS = 1 << 20  # of one sequence
 
 
 class Hello(msgspec.Struct, tag=True):
-    """A giver is there."""
+    """A giver is there. ``offers`` and ``drops``: whose were sent and not answered yet, so that it comes out what a
+    connection that broke has swallowed. ``number`` counts them; the answer has it too."""
+
+    number: int = 0
+    offers: list[str] = []
+    drops: list[str] = []
 
 
 class Piece(msgspec.Struct, tag=True):
@@ -50,18 +56,21 @@ class Offer(msgspec.Struct, tag=True):
 
 
 class Drop(msgspec.Struct, tag=True):
-    """What went ahead of a request is for nothing."""
+    """What went ahead of a request is for nothing. Answered by Freed, whatever is known of it."""
 
     request_id: str
 
 
 class Welcome(msgspec.Struct, tag=True):
-    """To each Hello. ``epoch``: another one means another taker, which has nothing of what was sent before."""
+    """To each Hello. ``epoch``: another one means another taker, which has nothing of what was sent before.
+    ``missing``: the offers of that Hello that never came."""
 
     epoch: int
     capacity: int
     recalls: bool = False  # whether it takes sequences whose KV it finds in the common store
     still_s: float = math.inf  # since it last got on with what it has
+    number: int = 0
+    missing: list[str] = []
 
 
 class Freed(msgspec.Struct, tag=True):

@@ -17,7 +17,7 @@ class Intake:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._requests: deque[Request] = deque()
+        self._requests: deque[Request | None] = deque()  # None: whatever came before it is to end
         self._ends: deque[tuple[str, str]] = deque()
         self._lost: deque[tuple[Request, tuple[int, ...]]] = deque()
         self._wake = threading.Condition()
@@ -49,7 +49,16 @@ class Intake:
             self._ends.append((request_id, reason))
             self._wake.notify_all()
 
-    def drain_requests(self) -> list[Request]:
+    def abandon(self) -> None:
+        """Ends whatever was asked for until now, or is on its way here, and tells nobody: who asked is gone."""
+        with self._wake:
+            self._requests = deque([None])
+            self._ends.clear()
+            self._lost.clear()
+            self._wake.notify_all()
+
+    def drain_requests(self) -> list[Request | None]:
+        """In order of arrival; None where everything that came before it was abandoned."""
         if not self._requests:  # what comes this moment comes with the next turn
             return []
         with self._wake:
@@ -63,7 +72,7 @@ class Intake:
         if not self._ends:
             return []
         with self._wake:
-            waiting = {request.request_id for request in self._requests}
+            waiting = {request.request_id for request in self._requests if request is not None}
             out = [end for end in self._ends if end[0] not in waiting]
             self._ends = deque(end for end in self._ends if end[0] in waiting)
             return out

@@ -18,6 +18,8 @@ from headrace.contract.request import Request
 
 from .book import Book, Entry
 
+MOST_LOADS = 16  # queued on the device and not done: its queue is bounded, and the steps themselves go through it
+
 
 def open_session(
     connector: KVConnector,
@@ -65,23 +67,29 @@ class KVTraffic:
             return
         entry.kv = open_session(self._connector, self._core, entry.seq_id, entry.request, self._wake)
         count = entry.kv.num_external_tokens()
-        if count is None:
+        if count is None or not self._may_import(entry.kv, count):
             self._waiting[entry.seq_id] = entry
             self._set_ready(entry, False)
         else:
             self._import(entry, count)
 
     def poll(self) -> None:
-        """Lets those run whose fetch is over, with the blocks it fills."""
+        """Lets those run whose fetch is over, with the blocks it fills; no more than the device has room for."""
         if not self._waiting:
             return
         for seq_id, entry in list(self._waiting.items()):
             assert entry.kv is not None
             count = entry.kv.num_external_tokens()
-            if count is not None:
+            if count is not None and self._may_import(entry.kv, count):
                 del self._waiting[seq_id]
                 self._import(entry, count)
                 self._set_ready(entry, True)
+
+    def _may_import(self, session: KVSession, count: int) -> bool:
+        """Whether there is nothing to load, or room for a load."""
+        if count <= session.first or self._broken:
+            return True
+        return sum(not load.done() for load in self._loads) < MOST_LOADS
 
     def _import(self, entry: Entry, count: int) -> None:
         session = entry.kv

@@ -69,13 +69,14 @@ class EngineLoop:
         self._end()
 
     def _end(self) -> None:
-        try:
-            if self.failure is None:
-                self._sink(self._engine.close())
-            else:
-                self._sink(self._engine.close("error", _told(self.failure)))
-        except Exception:
-            log.exception("closing the engine failed")
+        """Callers are told first: closing may take long, or fail."""
+        how = ("abort",) if self.failure is None else ("error", _told(self.failure))
+        for part in (self._engine.end, self._engine.close):
+            try:
+                if deltas := part(*how):
+                    self._sink(deltas)
+            except Exception:
+                log.exception("closing the engine failed")
 
     def close(self, timeout_s: float = 30.0) -> None:
         """Ends all requests and the thread; gives up waiting at the deadline."""

@@ -49,6 +49,9 @@ class LocalHandOff:
     def drop(self, request_id: str) -> None:
         """Nothing ever went ahead."""
 
+    def take_lost(self) -> list[HandedOver]:
+        return []
+
     def leave(self) -> None:
         """What was offered can still be taken."""
 

@@ -6,6 +6,7 @@ engine ends itself. The child builds its engine through a function it is given, 
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,8 @@ from .messages import (
 from .profiling import ProfileWaits
 from .spawning import spawn
 from .starting import Flag, ended_at_start
+
+log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
@@ -89,8 +92,10 @@ class ProcessClient:
         self._silence_timeout_s = silence_timeout_s
         try:
             self.info = self._await_ready(start_timeout_s)
-        except BaseException:  # an interrupt, too
+        except BaseException as error:  # an interrupt, too
             self._discard()
+            if isinstance(error, msgspec.MsgspecError | zmq.ZMQError):
+                raise EngineDead(f"the engine cannot be understood: {error}") from error
             raise
         self._sinks = Sinks()
         self._profiles = ProfileWaits()
@@ -166,10 +171,13 @@ class ProcessClient:
         self._post(msgspec.msgpack.encode(End(request_id, "stop")))
 
     def listen(self, request_id: str, sink: DeltaSink) -> None:
-        """For the news of a request that comes to this engine from another one. Raises EngineDead."""
+        """For the news of a request that comes to this engine from another one. Raises EngineDead, where ``sink`` has
+        not heard of that."""
         if self._dead is not None or self._closing.is_set():
             raise EngineDead(self._dead or "the client was closed")
         self._sinks.add(request_id, sink)
+        if self._dead is not None and self._sinks.drop(request_id):  # it died meanwhile; its sweep came before
+            raise EngineDead(self._dead)
 
     def forget(self, request_id: str) -> None:
         """No news of this request is awaited from here any more."""
@@ -214,6 +222,18 @@ class ProcessClient:
             self._inbox.append(message)
 
     def _run(self) -> None:
+        """Nobody may be left waiting, whatever ends this thread."""
+        try:
+            why = self._attend()
+        except Exception as error:
+            log.exception("an engine's front fails")
+            self._process.kill()
+            why = f"{self._label}the engine cannot be understood: {type(error).__name__}: {error}"
+        if why is not None:
+            self._mourn(why)
+
+    def _attend(self) -> str | None:
+        """Speaks to the child until it is told to close (None), or is gone: why."""
         decoder = msgspec.msgpack.Decoder(ToFront)
         heard = time.monotonic()
         while not self._closing.is_set():
@@ -226,14 +246,15 @@ class ProcessClient:
                 heard = time.monotonic()
                 self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
-                return self._mourn(self._why_gone())
+                return self._why_gone()
             elif time.monotonic() - heard > (patience_s := self._patience_s()):
                 self._process.kill()
                 silence = f"the engine process gave no sign of life for {patience_s:g} s"
-                return self._mourn(self._label + silence)
+                return self._label + silence
         if self._sentence is not None or not self._process.is_alive():  # it was gone before anybody closed it
-            return self._mourn(self._why_gone())
+            return self._why_gone()
         self._send(msgspec.msgpack.encode(Close()))
+        return None
 
     def _patience_s(self) -> float:
         """How long it may be silent."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.contract.errors import EngineDead
+from headrace.contract.errors import EngineDead, reason
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats, total_stats
@@ -125,6 +125,8 @@ class ProcessPair:
     def _from_prompt(self, way: _Way, prompt: ProcessClient, delta: TokenDelta) -> None:
         with way.lock:
             if prompt.dead is not None and delta.finish_reason is not None:
+                if way.over:  # its last delta is being delivered
+                    return
                 if way.told:  # it may have been handed over: only its taker knows
                     way.lost = True
                     self._completion.lose(way.request, tuple(way.first))
@@ -186,8 +188,8 @@ class ProcessPair:
         dead = self._prompt
         try:
             prompt = self._start(0, self._closing)
-        except EngineDead as error:
-            self._prompt_died(str(error))
+        except Exception as error:  # whatever it is, nobody else would notice
+            self._prompt_died(reason(error))
             return
         with self._lock:
             self._prompt = prompt

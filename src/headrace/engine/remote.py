@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import zmq
 
-from headrace.contract.errors import EngineDead
+from headrace.contract.errors import EngineDead, StoreError
 
-from .messages import POLL_MS, Close, Failed, Greet, Poke, Ready, ToFront
+from .messages import POLL_MS, Close, Deltas, Failed, Greet, Poke, Ready, ToFront
 from .process import ProcessClient
 from .sockets import Line, Secure, connect_dealer
 from .starting import Flag
@@ -86,9 +86,19 @@ class RemoteClient(ProcessClient):
         self._next_ping_s = 0.0
         elsewhere: Any = _Elsewhere()
         self._process, self._folder = elsewhere, elsewhere
-        self._socket = connect_dealer(address, secure)
-        self._line = Line(self._socket)
+        try:
+            self._socket = connect_dealer(address, secure)
+        except (StoreError, zmq.ZMQError) as error:  # no descriptors, no memory, no such address
+            raise EngineDead(f"{self._called} cannot be connected to: {error}") from error
+        self._watch()
         self._begin(connect_timeout_s, silence_timeout_s, give_up, on_dead)
+
+    def _watch(self) -> None:
+        try:
+            self._line = Line(self._socket)
+        except zmq.ZMQError as error:
+            self._socket.close()
+            raise EngineDead(f"{self._called} cannot be watched: {error}") from error
 
     def _await_ready(self, timeout_s: float) -> dict[str, Any]:
         decoder = msgspec.msgpack.Decoder(ToFront)
@@ -130,11 +140,14 @@ class RemoteClient(ProcessClient):
     def _take(self, answer: ToFront) -> None:
         if isinstance(answer, Failed):  # it does not know us: another process than before, or it had given us up
             self.kill(f"{self._address}: {answer.message}")
+        if isinstance(answer, Deltas):  # of the front before, or of one that was given up here
+            for name in self._sinks.unheard(answer.deltas):
+                self.abort(name)
         super()._take(answer)
 
     def _mourn(self, why: str) -> None:
         """It may be alive after all: then it need not go on for us."""
-        with contextlib.suppress(zmq.Again):
+        with contextlib.suppress(zmq.ZMQError):
             self._socket.send(msgspec.msgpack.encode(Close()), zmq.NOBLOCK)
         self._line.close()  # nobody reads it from here on, while the socket goes on connecting until it is put away
         super()._mourn(why)

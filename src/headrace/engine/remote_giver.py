@@ -6,13 +6,14 @@ side is silent the port is closed, so that no sequence is given to nobody; it op
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from .hand_over_wire import Welcome as WelcomeMessage
 from .local_hand_off import PATIENCE_S
 from .sockets import Secure, connect_dealer
 
+log = logging.getLogger(__name__)
+
 MOST_BARE = 64  # sequences without KV that were not taken yet
 
 
@@ -33,7 +36,7 @@ MOST_BARE = 64  # sequences without KV that were not taken yet
 class _Outgoing:
     message: Piece | Offer | Drop
     content: Future[Any] | None = None
-    deadline_s: float = 0.0
+    item: HandedOver | None = None  # what is offered, without its KV
 
 
 class RemoteGiver:
@@ -60,11 +63,15 @@ class RemoteGiver:
         self.moved_s = -math.inf
         self._heard_s: float | None = None
         self._outbox: deque[_Outgoing] = deque()
+        self._hellos = 0
+        self._offers: dict[str, tuple[HandedOver, int]] = {}  # sent, not answered yet; and the first Hello after it
+        self._drops: set[str] = set()  # the same
+        self._lost: deque[HandedOver] = deque()
         self._decoder = msgspec.msgpack.Decoder(ToGiver)
         self._encode = msgspec.msgpack.Encoder().encode
         self._bell = Bell()
         self._stopping = threading.Event()
-        self._socket = connect_dealer(address, secure)
+        self._socket = connect_dealer(address, secure, keeps_name=True)
         self._thread = threading.Thread(target=self._run, name="headrace-giver", daemon=True)
         self._thread.start()
 
@@ -94,7 +101,7 @@ class RemoteGiver:
             return False
         blocks, sent = [list(group) for group in item.blocks], list(item.sent or [0] * len(item.blocks))
         message = Offer(epoch, item.request, item.output_ids, item.num_cached_tokens, blocks, sent, 0.0, [])
-        self._post(_Outgoing(message, item.content, item.deadline_s))
+        self._post(_Outgoing(message, item.content, replace(item, blocks=(), content=None, sent=())))
         return True
 
     def offer_bare(self, item: HandedOver, why: str) -> bool:
@@ -104,8 +111,14 @@ class RemoteGiver:
                 return False
             self._bare.add(name)
             message = Offer(self._epoch, item.request, item.output_ids, item.num_cached_tokens, [], [], 0.0, [], why)
-        self._post(_Outgoing(message, None, item.deadline_s))
+        self._post(_Outgoing(message, None, item))
         return True
+
+    def take_lost(self) -> list[HandedOver]:
+        with self._lock:
+            lost = list(self._lost)
+            self._lost.clear()
+        return lost
 
     def _take_slot(self, request_id: str) -> int | None:
         with self._lock:
@@ -128,18 +141,22 @@ class RemoteGiver:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._bell.fd, zmq.POLLIN)
-        hello, next_hello_s = self._encode(Hello()), 0.0
+        next_hello_s = 0.0
         while not self._stopping.is_set():
             if time.monotonic() >= next_hello_s:
-                self._send([hello])
+                self._greet()
                 next_hello_s = time.monotonic() + HELLO_S
             blocked = not self._send_ready()
             poller.poll(10 if blocked else POLL_MS)
             self._bell.hush()
             while self._socket.poll(0):
-                self._hear(self._decoder.decode(self._socket.recv()))
+                self._hear(self._socket.recv())
         self._socket.close()
         self._bell.close()
+
+    def _greet(self) -> None:
+        self._hellos += 1
+        self._send([self._encode(Hello(self._hellos, list(self._offers), list(self._drops)))])
 
     def _send(self, frames: list[Any]) -> bool:
         try:
@@ -155,7 +172,15 @@ class RemoteGiver:
                 return False
             with self._lock:
                 self._outbox.popleft()
+            self._note_sent(first)
         return True
+
+    def _note_sent(self, outgoing: _Outgoing) -> None:
+        message = outgoing.message
+        if isinstance(message, Drop):
+            self._drops.add(message.request_id)
+        elif outgoing.item is not None and isinstance(message, Offer) and message.epoch == self._epoch:
+            self._offers[message.request.request_id] = outgoing.item, self._hellos + 1
 
     def _frames(self, outgoing: _Outgoing) -> list[Any]:
         message, frames = outgoing.message, list[Any]()
@@ -164,22 +189,42 @@ class RemoteGiver:
                 message.parts, frames = self._codec.pack(outgoing.content.result())
             except Exception as error:  # the taker has to end the request: it is nobody else's any more
                 message.error = f"{type(error).__name__}: {error}"
-        if isinstance(message, Offer):
-            message.left_s = outgoing.deadline_s - time.monotonic()
+        if isinstance(message, Offer) and outgoing.item is not None:
+            message.left_s = outgoing.item.deadline_s - time.monotonic()
         return [self._encode(message), *frames]
 
-    def _hear(self, message: WelcomeMessage | Freed) -> None:
+    def _hear(self, data: bytes) -> None:
+        try:
+            message = self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            log.warning("a message of the completion engine could not be read: %s", error)
+            return
         with self._lock:
             self._heard_s = time.monotonic()
             if isinstance(message, Freed):
-                self._slots.difference_update(message.request_ids)
-                self._bare.difference_update(message.request_ids)
-                return
-            if message.epoch != self._epoch:  # a new taker: the sequences of the old one are gone with it
-                self._slots.clear()
-                self._bare.clear()
-            self._epoch, self._capacity, self._recalls = message.epoch, message.capacity, message.recalls
-            self.moved_s = self._heard_s - message.still_s
+                for name in message.request_ids:
+                    self._free(name)
+            else:
+                self._welcomed(message, self._heard_s)
+
+    def _welcomed(self, message: WelcomeMessage, now_s: float) -> None:
+        """With the lock held."""
+        if message.epoch != self._epoch:  # a new taker: the sequences of the old one are gone with it
+            for names in (self._slots, self._bare, self._drops):
+                names.clear()
+            self._offers.clear()
+        for name in message.missing:
+            item, first_hello = self._offers.get(name, (None, 0))
+            if item is not None and first_hello <= message.number:  # else it was offered again meanwhile
+                self._lost.append(item)
+                self._free(name)
+        self._epoch, self._capacity, self._recalls = message.epoch, message.capacity, message.recalls
+        self.moved_s = now_s - message.still_s
+
+    def _free(self, name: str) -> None:
+        for names in (self._slots, self._bare, self._drops):
+            names.discard(name)
+        self._offers.pop(name, None)
 
     def leave(self) -> None:
         """Ends the thread; what was not sent yet stays unsent."""

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from headrace.contract.errors import HeadraceError, StoreError
+from headrace.contract.errors import StoreError
 from headrace.contract.handoff import Codec, HandedOver
 
 from .bell import Bell
@@ -78,12 +78,13 @@ class RemoteTaker:
         self._items: deque[tuple[bytes, HandedOver]] = deque()
         self._ends: dict[str, tuple[str, float]] = {}
         self._freed: deque[tuple[bytes, str]] = deque()
+        self._came: dict[str, bytes] = {}  # offers, and whose; until their giver does not ask for them any more
         self._givers: dict[bytes, _Giver] = {}
         self._decoder = msgspec.msgpack.Decoder(ToTaker)
         self._encode = msgspec.msgpack.Encoder().encode
         self._bell = Bell()
         self._stopping = threading.Event()
-        self._socket = bind_router(address, secure, most_bytes=MOST_FRAME_BYTES)
+        self._socket = bind_router(address, secure, most_bytes=MOST_FRAME_BYTES, keeps_names=True)
         self._thread = threading.Thread(target=self._run, name="headrace-taker", daemon=True)
         self._thread.start()
 
@@ -154,16 +155,33 @@ class RemoteTaker:
         known = self._givers.setdefault(giver, _Giver(now))
         known.heard_s = now
         if isinstance(message, Hello):
-            self._send(giver, Welcome(self._epoch, self._capacity, self.recalls, now - self._moved_s))
+            self._welcome(giver, known, message)
         elif isinstance(message, Drop):
-            if known.pieces.pop(message.request_id, None) is not None:
-                self._freed.append((giver, message.request_id))
+            self._drop(giver, known, message.request_id)
         elif message.epoch != self._epoch:
             return  # it was meant for who listened here before
         elif isinstance(message, Piece):
             self._add(known, message, frames)
         else:
             self._receive(giver, known, message, frames)
+
+    def _welcome(self, giver: bytes, known: _Giver, hello: Hello) -> None:
+        """Answers, and repairs what a broken connection has swallowed: offers, drops, the news of what was taken."""
+        for name in hello.drops:
+            self._drop(giver, known, name)
+        self._came = {name: whose for name, whose in self._came.items() if whose != giver or name in hello.offers}
+        missing = [name for name in hello.offers if name not in self._came]
+        with self._lock:
+            here = {item.request.request_id for _, item in self._items}
+            taken = [name for name in hello.offers if name in self._came and name not in here]
+            self._freed += [(giver, name) for name in taken]
+        still_s = known.heard_s - self._moved_s
+        self._send(giver, Welcome(self._epoch, self._capacity, self.recalls, still_s, hello.number, missing))
+
+    def _drop(self, giver: bytes, known: _Giver, name: str) -> None:
+        """Its slot is free in any case: perhaps nothing of it is here any more."""
+        known.pieces.pop(name, None)
+        self._freed.append((giver, name))
 
     def _add(self, known: _Giver, message: Piece, frames: list[Any]) -> None:
         """Pieces beyond what was granted are not kept; their sequence will then lack them and end."""
@@ -187,6 +205,7 @@ class RemoteTaker:
             content,
             time.monotonic() + min(offer.left_s, self.patience_s),
         )
+        self._came[offer.request.request_id] = giver
         with self._lock:
             self._items.append((giver, item))
         self.wake()
@@ -197,7 +216,7 @@ class RemoteTaker:
             return StoreError("hand-off", message.error)
         try:
             return self._codec.unpack(message.parts, frames)
-        except HeadraceError as error:
+        except Exception as error:  # of this request alone
             return error
 
     def _whole(self, offer: Offer, ahead: list[tuple[list[tuple[int, int]], Any]], rest: Any) -> Any:
@@ -229,7 +248,11 @@ class RemoteTaker:
             self._send(giver, Freed([name]))
 
     def _forget_silent(self) -> None:
-        """What came ahead of sequences of a giver that is gone."""
-        oldest = time.monotonic() - 2 * SILENCE_S
-        for giver in [giver for giver, known in self._givers.items() if known.heard_s < oldest]:
-            del self._givers[giver]
+        """What came ahead of sequences of a giver that is gone; and at last the giver."""
+        now = time.monotonic()
+        for giver, known in list(self._givers.items()):
+            if known.heard_s < now - 2 * SILENCE_S:
+                known.pieces.clear()
+            if known.heard_s < now - 2 * self.patience_s - 2 * SILENCE_S:
+                del self._givers[giver]
+                self._came = {name: whose for name, whose in self._came.items() if whose != giver}

@@ -118,6 +118,6 @@ def make_cadence(config: RoleConfig, collective: Collective | None = None) -> Ca
     return OneKind(kind, collective, time_budget_ns=config.time_budget_ns if role == Role.PROMPT else 0)
 
 
-def ignored_message(reason: int) -> str:
-    """Why the scheduler ended a request by itself, for its caller."""
-    return _IGNORED[Ignored(reason)]
+def ignored_message(reason: int) -> tuple[str, str | None]:
+    """Why the scheduler ended a request by itself, for its caller, and the field at fault, if it is its own."""
+    return _IGNORED[Ignored(reason)], None if reason == Ignored.PREEMPTED else "prompt"

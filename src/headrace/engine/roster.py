@@ -7,6 +7,7 @@ one that was let in gets a last delta, unless it lives on elsewhere. Used by the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from headrace._core import Scheduler
 from headrace.contract.errors import InvalidRequest
@@ -18,6 +19,7 @@ from headrace.grammar.compiler import GrammarPool
 
 from .admission import add_sequence, sequence_fields
 from .book import Book, Entry
+from .ending import attempt
 from .forks import Forks
 from .grammar_waits import GrammarWaits
 from .kv_traffic import KVTraffic
@@ -129,6 +131,14 @@ class Roster:
         if self._observer and not waited:
             self._observer.finished(entry.seq_id, reason)
 
+    def end_all(self, reason: str, error: str | None = None) -> None:
+        """Ends every live request. One whose end fails, because the core itself is broken, is told all the same."""
+        for entry in self._book.entries():
+            attempt(partial(self.end, entry.request_id, reason, error))
+            if self._book.of_seq(entry.seq_id) is not None:
+                self._book.close(entry)
+                self._tell(end_delta(entry, reason, error))
+
     def end_entry(self, entry: Entry, reason: str, error: str | None = None) -> None:
         """Ends a request that may have left the book: handed over, but not taken."""
         if self._book.of_seq(entry.seq_id) is None:
@@ -136,7 +146,7 @@ class Roster:
         else:
             self.end(entry.request.request_id, reason, error)
 
-    def end_unknown(self, request_id: str, reason: str, error: str) -> None:
+    def end_unknown(self, request_id: str, reason: str, error: str | None = None) -> None:
         """Tells the end of a request that never came here."""
         self._tell(TokenDelta(request_id=request_id, finish_reason=reason, error=error))
 
@@ -152,7 +162,7 @@ class Roster:
         for seq_id, reason in self.core.take_ignored():
             if (entry := self._book.of_seq(seq_id)) is not None:
                 self._book.close(entry)
-                self._tell(end_delta(entry, "error", ignored_message(reason)))
+                self._tell(end_delta(entry, "error", *ignored_message(reason)))
 
     def close(self) -> None:
         """No more waits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -15,22 +16,37 @@ from .hand_over_wire import HIGH_WATER
 Secure = Callable[["zmq.Socket[bytes]"], None]
 
 
-def connect_dealer(address: str, secure: Secure | None) -> zmq.Socket[bytes]:
-    """A socket that speaks to whoever listens on ``address``, now or later."""
+def connect_dealer(address: str, secure: Secure | None, *, keeps_name: bool = False) -> zmq.Socket[bytes]:
+    """A socket that speaks to whoever listens on ``address``, now or later. ``keeps_name``: when it has to connect
+    again the other side knows it again; else it is another one. Raises StoreError where there is none to be had."""
     socket = _prepared(zmq.DEALER, secure, HIGH_WATER, linger_ms=0)
-    socket.connect(address)
+    if keeps_name:
+        socket.setsockopt(zmq.ROUTING_ID, b"headrace" + secrets.token_bytes(16))
+    try:
+        socket.connect(address)
+    except zmq.ZMQError as error:
+        socket.close()
+        raise StoreError(address, f"cannot be connected to: {error}") from error
     return socket
 
 
 def bind_router(
-    address: str, secure: Secure | None, *, high_water: int = HIGH_WATER, linger_ms: int = 0, most_bytes: int = -1
+    address: str,
+    secure: Secure | None,
+    *,
+    high_water: int = HIGH_WATER,
+    linger_ms: int = 0,
+    most_bytes: int = -1,
+    keeps_names: bool = False,
 ) -> zmq.Socket[bytes]:
-    """A socket that listens on ``address``. ``most_bytes``: of one frame; -1: no limit.
+    """A socket that listens on ``address``. ``most_bytes``: of one frame; -1: no limit. ``keeps_names``: who
+    connects again under its name takes its place, even where the broken connection still seems to stand.
 
     Raises StoreError where the address cannot be listened on.
     """
     socket = _prepared(zmq.ROUTER, secure, high_water, linger_ms)
     socket.maxmsgsize = most_bytes
+    socket.setsockopt(zmq.ROUTER_HANDOVER, int(keeps_names))
     try:
         socket.bind(address)
     except zmq.ZMQError as error:

@@ -152,8 +152,9 @@ class StandingEngine:
         self._tell(Ready(self._info))
 
     def _part(self) -> None:
-        """The front goes; nobody waits for what it had asked for."""
-        for name in self._open:
-            self._engine.abort(name)
+        """The front goes; nobody waits for what it had asked for, here or between the engines."""
+        self._engine.intake.abandon()
+        with self._lock:
+            self._outbox.clear()
         self._open.clear()
         self._front = None

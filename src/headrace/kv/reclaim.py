@@ -45,8 +45,9 @@ def _behind_refused(refused: Entry | None, incoming: Entry) -> bool:
 def make_room(store: LocalStore, incoming: Entry) -> bool:
     """Evicts and collects until a value fits, into the files and into the index; false when it never will, or is itself
     what should leave first."""
-    need = incoming.span + 2 * PAGE
     for _ in range(ROUNDS):
+        # Head and foot of a segment of its own, perhaps, and the foot of the one that is open.
+        need = incoming.span + (2 if store.open_segment_number is None else 3) * PAGE
         rows, crowded = store.index.all_segments(), store.index.count() >= store.most_values
         if not crowded and sum(row.size for row in rows.values()) + need <= store.capacity_bytes:
             return True

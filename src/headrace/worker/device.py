@@ -16,7 +16,9 @@ from typing import Any
 from headrace.contract.errors import WorkerError
 from headrace.obs.launch_guard import LaunchGuard
 
-MAX_QUEUED = 64  # launches; the loop keeps at most two steps (four launches) in flight
+MAX_QUEUED = 64
+"""Launches. The loop keeps two steps (four launches) in flight, and with them two saves. Loads (``kv_traffic``) and
+copies of a hand-off (``hand_over``) are bounded by who asks for them: a step never finds the queue full."""
 
 
 class Ticket(Future[Any]):
@@ -84,5 +86,8 @@ class DeviceThread:
         """Lets queued launches finish, then ends the thread; gives up waiting at the deadline."""
         self._guard.check("close() of the device")
         if self._thread.is_alive():
-            self._queue.put(None, timeout=timeout_s)
+            try:
+                self._queue.put(None, timeout=timeout_s)
+            except queue.Full:  # it is stuck: whoever closes has more to close
+                return
             self._thread.join(timeout_s)

@@ -156,8 +156,10 @@ class Worker:
         return self._device.launch(work)
 
     def close(self) -> None:
-        self._device.close()
-        self._runner.close()
+        try:
+            self._device.close()
+        finally:
+            self._runner.close()
 
     # -- device thread ------------------------------------------------------------------------------------------
 

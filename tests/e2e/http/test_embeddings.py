@@ -17,7 +17,7 @@ from served import Running, Script, running, scripted_llm, until
 from headrace.api.embedder import Embedder
 from headrace.api.embedding_process import EmbeddingProcess
 from headrace.api.http.app import AppSettings
-from headrace.api.http.embedding_routes import Embeddings
+from headrace.api.http.embeddings import Embeddings
 
 ROUTE = "/v1/embeddings"
 

@@ -30,6 +30,24 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenized(
     assert "tokens leave no room to generate: the context is 20000 tokens" in refused.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("prompts", "fields", "field"),
+    [
+        (4096, {"n": 1024}, "n"),
+        (1025, {}, "n"),
+        (1000, {"allowed_token_ids": [7] * 4000}, "allowed_token_ids"),
+        (1000, {"logprobs": 5}, "logprobs"),
+        (1000, {"stop": ["s" * 300]}, "stop"),
+    ],
+)
+def test_what_prompts_and_choices_multiply_is_refused_before_any_is_prepared(
+    scripted: Running, monkeypatch: pytest.MonkeyPatch, prompts: int, fields: dict[str, Any], field: str
+) -> None:
+    monkeypatch.setattr(scripted.host.llm, "prepare", None)  # a call of it would fail, with 500
+    refused = scripted.complete(["a"] * prompts, **fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+
+
 def test_a_million_little_parts_are_refused(scripted: Running) -> None:
     refused = scripted.complete([[1]] * 200_000)
     assert refused.status_code == 400

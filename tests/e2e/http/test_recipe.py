@@ -105,6 +105,16 @@ def test_nothing_of_a_stop_string_is_told(server: Running) -> None:
     assert (message["reasoning_content"], message["content"]) == ("aXYZb", "cXY")
 
 
+def test_a_token_that_ends_an_answer_is_no_part_of_it_unless_asked_for(server: Running) -> None:
+    tokenizer = server.host.llm.tokenizer
+    assert tokenizer is not None
+    [end] = tokenizer.encode("d", add_special=False)
+    message, finish = ask(server, "stops", stop_token_ids=[end])
+    assert (message["reasoning_content"], message["content"], finish) == ("aXYZb", "cXYZ", "stop")
+    message, _ = ask(server, "stops", stop_token_ids=[end], include_stop_str_in_output=True)
+    assert message["content"] == "cXYZd"
+
+
 def test_content_brings_no_control_token_into_a_prompt(server: Running) -> None:
     spelled = "".join(CONTROL)
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"city": spelled})}}

@@ -19,6 +19,7 @@ from served import LONG, Running, Script, held, running, scripted_llm, until
 from headrace.api.http.app import AppSettings
 from headrace.api.http.arrivals import Finished
 from headrace.api.http.host import HostLimits
+from headrace.api.http.hosted_generation import HostedGeneration
 from headrace.api.http.page_routes import FOLDER
 from headrace.obs.metrics import TABLE, Kind
 
@@ -271,6 +272,22 @@ def test_chat_logprobs_whole_and_streamed_agree(tiny: Running) -> None:
     plain = tiny.post(CHAT, {**body, "top_logprobs": 0}).json()["choices"][0]["logprobs"]["content"]
     assert [t["logprob"] for t in plain] == [t["logprob"] for t in whole]
     assert all(t["top_logprobs"] == [] for t in plain)
+
+
+def test_a_stream_keeps_no_logprobs(tiny: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    close = HostedGeneration.close
+
+    def seen(self: HostedGeneration) -> None:
+        kept.append(sum(len(choice.logprobs or ()) for output in self.outputs for choice in output.outputs))
+        close(self)
+
+    monkeypatch.setattr(HostedGeneration, "close", seen)
+    body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "ignore_eos": True, "logprobs": True}
+    tiny.post(CHAT, body)
+    tiny.stream(CHAT, body)
+    until(lambda: len(kept) == 2, "a request is not closed")
+    assert kept == [5, 0]
 
 
 def test_prompt_logprobs_as_an_extension(tiny: Running) -> None:

@@ -13,7 +13,7 @@ from served import LONG, Running, Script, held, running, scripted_llm, until
 from test_tenants import CHAT, ENDLESS, ask, tenant
 
 from headrace.api.http.app import AppSettings
-from headrace.api.http.embedding_routes import Embeddings
+from headrace.api.http.embeddings import Embeddings
 from headrace.api.http.server import Server
 from headrace.api.tenants.registry import Registry
 from headrace.api.tenants.tenancy import Tenancy, TenancyLimits

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import httpx
 import pytest
 from served import LONG, Running, Script, held, running, scripted_llm, until
 
+from headrace.api.http.host import HostLimits
 from headrace.api.tenants.registry import Registry, Tenant, hash_key
 from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
@@ -28,10 +30,15 @@ def tenant(name: str, **fields: Any) -> Tenant:
 
 @contextmanager
 def serving(
-    script: Script, tenants: list[Tenant], path: Path | None = None, clock: Any = time.monotonic, **limits: Any
+    script: Script,
+    tenants: list[Tenant],
+    path: Path | None = None,
+    clock: Any = time.monotonic,
+    max_open: int = 1024,
+    **limits: Any,
 ) -> Iterator[tuple[Running, Tenancy]]:
     tenancy = Tenancy(Registry(tenants), UsageBook(path), TenancyLimits(**limits), clock)
-    with running(lambda: scripted_llm(script), tenancy=tenancy) as server:
+    with running(lambda: scripted_llm(script), tenancy=tenancy, limits=HostLimits(max_open=max_open)) as server:
         yield server, tenancy
 
 
@@ -155,9 +162,61 @@ def test_the_engine_takes_the_lesser_served_first(script: Script) -> None:
         for name in "aab":
             assert ask(server, name, priority=-5).status_code == 200
             server.settled()
-        first, second, other = [request.priority for request in server.requests]
-        assert first == other == len(server.requests[0].prompt_token_ids)  # served before: nothing
-        assert second > first  # not what the client asked for
+        prompt, answer = len(server.requests[0].prompt_token_ids), 4
+        told = [request.priority for request in server.requests]  # not what the client asked for
+        assert told == [prompt, 2 * prompt + answer, 3 * prompt + 2 * answer]  # who was idle begins level with the last
+
+
+def test_a_request_wider_than_a_tenants_share_goes_in_parts(script: Script) -> None:
+    tenants, hold = [tenant("a"), tenant("b")], held(script, None)
+    with serving(hold, tenants, slots=8) as (server, tenancy), ThreadPoolExecutor(2) as pool:
+        wide = pool.submit(ask, server, "a", n=20)
+        until(lambda: len(server.requests) == 6, "its first part is not there")
+        other = pool.submit(ask, server, "b")
+        until(lambda: len(server.requests) == 7, "another tenant is held up")
+        assert (tenancy.queue.running("a"), tenancy.queue.waiting("a"), tenancy.waiting["a"]) == (6, 14, 0)
+        assert hold.hold is not None
+        hold.hold.release()
+        assert other.result().status_code == 200
+        answer = wide.result().json()
+        server.settled()
+        assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 20
+        book = tenancy.usage.totals()["a"]
+        assert {name: book[name] for name in ("prompt_tokens", "generation_tokens")} == {
+            "prompt_tokens": answer["usage"]["prompt_tokens"],
+            "generation_tokens": answer["usage"]["completion_tokens"],
+        }
+
+
+def test_one_tenant_cannot_fill_the_queue_for_all(script: Script) -> None:
+    tenants = [tenant("a"), tenant("b")]
+    with serving(held(script), tenants, max_open=4) as (server, _):
+        kept = [server.send_raw(CHAT, ENDLESS, "key-a") for _ in range(2)]
+        until(lambda: server.host.num_open == 2, "they are not open")
+        refused = ask(server, "a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+        assert "2 sequences of a are open" in refused.json()["error"]["message"]
+        assert ask(server, "b", n=2).status_code == 200
+        assert ask(server, "b", n=3).json()["error"]["param"] == "n"  # it could never be let in
+        for one in kept:
+            one.close()
+        server.settled()
+        assert ask(server, "a").status_code == 200
+
+
+def test_what_had_no_turn_is_not_charged(script: Script) -> None:
+    tenants, clock = [tenant("a", tokens_per_min=1000)], Clock()
+    with serving(held(script), tenants, clock=clock, slots=1, wait_s=0.05) as (server, tenancy):
+        long_one = server.send_raw(CHAT, ENDLESS, "key-a")
+        until(lambda: tenancy.queue.running("a") == 1, "the first is not let in")
+        prompt = tenancy.usage.totals()["a"]["prompt_tokens"]
+        assert prompt > 0
+        assert ask(server, "a", text="y" * 100).status_code == 429
+        long_one.close()
+        server.settled()
+        used = tenancy.usage.totals()["a"]
+        assert used["prompt_tokens"] == prompt
+        assert tenancy.view({})[0]["tokens_left"] == 1000 - prompt - used["generation_tokens"]
 
 
 def test_a_database_that_fails_is_named_and_costs_no_request(script: Script, tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.api.http import host as host_module
 from headrace.api.http.host import EngineHost
 from headrace.contract.errors import EngineDead
 
@@ -52,6 +54,34 @@ def test_a_drain_ends_the_wait_for_an_engine_that_starts_again(caplog: pytest.Lo
         assert asyncio.run(run())  # its end waits for every thread
     assert starts.ended == [True]
     assert f"the engine died ({WHY}); starting it again" in caplog.text
+
+
+def test_whatever_a_start_fails_with_another_follows(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "WATCH_PERIOD_S", 0.0)
+    back = SimpleNamespace(client=SimpleNamespace(alive=True, gone=None), close=lambda: None)
+    starts: list[Any] = [dead_engine(), OSError(28, "No space left on device"), back]
+
+    def start() -> Any:
+        made = starts.pop(0)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    host = EngineHost(start, ["m"])
+
+    async def run() -> None:
+        host.watch()
+        deadline = time.monotonic() + DEADLINE_S
+        while host.llm is not back:
+            assert time.monotonic() < deadline, "nobody started it again"
+            await asyncio.sleep(0.005)
+        host.close()
+
+    with caplog.at_level(logging.ERROR, "headrace.serve"):
+        asyncio.run(run())
+    assert "No space left on device" in caplog.text
 
 
 def test_an_engine_that_comes_when_nobody_waits_is_closed() -> None:

@@ -19,7 +19,7 @@ BIASES = dict.fromkeys(range(2**15), 1.0)
 
 
 def prepared(prompt_len: int = 1, **fields: Any) -> Prepared:
-    sampling = SamplingParams(**fields)
+    sampling = SamplingParams(**{"max_tokens": 1} | fields)
     fresh = Preparer(None, 50_000, 4096).prepare([5] * prompt_len, SamplingParams(n=sampling.n))
     return Prepared(fresh.request_id, None, fresh.token_ids, sampling, fresh.requests)
 
@@ -34,6 +34,7 @@ def prepared(prompt_len: int = 1, **fields: Any) -> Prepared:
         ("banned_token_ids", {"banned_token_ids": [7] * 9}, {"banned_token_ids": [7] * 2**15, "n": 65}),
         ("stop_token_ids", {"stop_token_ids": [7] * 9}, {"stop_token_ids": [7] * 2**15, "n": 65}),
         ("logprobs", {"logprobs": 1024, "n": 4}, {"logprobs": 1024, "n": 5}),
+        ("logprobs", {"logprobs": 64, "n": 8, "max_tokens": 2**11}, {"logprobs": 64, "n": 8, "max_tokens": 2**11 + 1}),
         ("prompt_logprobs", {"prompt_logprobs": 1024, "prompt_len": 256}, {"prompt_logprobs": 1024, "prompt_len": 257}),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ from kv_values import key_of, payload_of
 from headrace.kv import reclaim
 from headrace.kv.local import LocalStore
 from headrace.kv.records import RecordKind, RecordSpec
+from headrace.kv.segment import PAGE
 
 SPAN = 12_288  # what a value of 5000 bytes takes
 ROOMY = 64 << 20
@@ -107,3 +108,14 @@ def test_what_was_refused_is_not_ranked_again_for_each_deeper_grain(tmp_path: Pa
     ask(store, 1, grains=100)
     assert len(calls) < 5
     store.close()
+
+
+def test_the_foot_of_an_open_segment_is_counted(tmp_path: Path) -> None:
+    """A value that needs a segment of its own closes another, which grows by its foot."""
+    capacity = 11 * PAGE
+    store = LocalStore(tmp_path, capacity, segment_bytes=4 * PAGE)
+    for number in range(1, 4):  # with head and foot, a segment each
+        store.put(key_of(number), 0, payload_of(key_of(number), 100))
+        assert sum(path.stat().st_size for path in store.segments.iterdir()) <= capacity - PAGE  # the open one's foot
+    store.close()
+    assert sum(path.stat().st_size for path in store.segments.iterdir()) <= capacity

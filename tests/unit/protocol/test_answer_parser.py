@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.api.output import CompletionOutput, RequestOutput
 from headrace.api.protocol.answer import Answer
 from headrace.api.protocol.answer_parser import AnswerParser, AnswerPlan
 from headrace.api.protocol.call_body import CallBody
+from headrace.api.protocol.messages_reply import MessagesReply
+from headrace.api.protocol.news import News, Usage
+from headrace.api.protocol.sse import to_json
 from headrace.api.text.answer_forms import HERMES, LLAMA3, AnswerForm, Mark, MarkTable, find_form
 from headrace.api.text.text_marks import Piece, TextMarks
 
@@ -40,6 +44,10 @@ ANSWERS = [
     '<tool_call>{"name": "f", "arguments": {"a": NaN}}</tool_call>',
     '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>',
     '<tool_call>{"name": "f", "argum',
+    '<tool_call>{"name": "f", "arguments": {"a": 1}, "arguments": {"b": 2}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": 1}, "parameters": {}}</tool_call>',
+    '<tool_call>{"name": "f", "arguments": {"a": ' + "[" * 60 + "]" * 60 + "}}</tool_call>",
+    '<tool_call>{"name": ' + "[" * 20_000 + "]" * 20_000 + ', "arguments": {}}</tool_call>',
     "<think>never ends",
     "</think>stray <tool",
 ]
@@ -62,12 +70,22 @@ def test_thoughts_text_and_calls_are_told_apart() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("text", [ANSWERS[2], ANSWERS[3], ANSWERS[4], ANSWERS[6]])
+@pytest.mark.parametrize("text", [ANSWERS[i] for i in (2, 3, 4, 6, 7, 8, 9, 10)])
 def test_what_is_no_call_stays_text_to_the_letter(text: str) -> None:
     answer = read([text], AnswerPlan(FULL, TEXTS, {"f"}))
     assert answer.calls == []
     assert answer.content.replace("\n", "") == text.replace("\n", "")
     assert answer.finish_reason("stop") == "stop"
+
+
+def test_half_a_pair_in_arguments_can_be_told_as_an_object() -> None:
+    said = '<tool_call>{"name": "f", "arguments": {"\\ud83d\\ude00": "a\\ud800b", "n": 1e999}}</tool_call>'
+    reply = MessagesReply("msg_1", "m", AnswerPlan(FULL, TEXTS, {"f"}))
+    reply.note(News(0, said, [1], finish_reason="stop"))
+    choice = CompletionOutput(0, finish_reason="stop")
+    whole = json.loads(to_json(reply.whole([RequestOutput("r", None, [1], [choice])], Usage(1, 1, 0))))
+    assert whole["stop_reason"] == "tool_use"
+    assert whole["content"][0]["input"] == {"😀": "a\ufffdb", "n": None}
 
 
 def test_a_guaranteed_call_is_told_as_it_grows_and_complete_only_at_its_end() -> None:

@@ -37,7 +37,7 @@ class PretendedEngine:
 
     def arrive(self, job: Job) -> None:
         job.left = job.prompt
-        job.ticket = Ticket(job.tenant, 1, job.prompt, lambda: self.waiting.append(job))
+        job.ticket = Ticket(job.tenant, job.prompt, lambda: self.waiting.append(job))
         self.queue.offer(job.ticket)
 
     def step(self) -> None:

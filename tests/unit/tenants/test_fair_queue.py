@@ -35,7 +35,7 @@ class PretendedEngine:
     running: list[Job] = field(default_factory=list)
 
     def arrive(self, job: Job) -> None:
-        job.ticket = Ticket(job.tenant, 1, job.prompt, lambda: self.prefilling.append(job))
+        job.ticket = Ticket(job.tenant, job.prompt, lambda: self.prefilling.append(job))
         self.queue.offer(job.ticket)
 
     def step(self, now: int) -> None:
@@ -93,7 +93,7 @@ def test_tokens_are_shared_by_weight() -> None:
     order: list[str] = []
     tickets = []
     for name in "ab" * 40:
-        tickets.append(Ticket(name, 1, 10, lambda name=name: order.append(name)))  # type: ignore[misc]
+        tickets.append(Ticket(name, 10, lambda name=name: order.append(name)))  # type: ignore[misc]
         queue.offer(tickets[-1])
     while len(order) < 40:
         [busy] = [ticket for ticket in tickets if ticket.state == "prefilling"]
@@ -103,19 +103,44 @@ def test_tokens_are_shared_by_weight() -> None:
 
 def test_idling_earns_no_credit() -> None:
     queue = FairQueue({"a": 1.0, "b": 1.0}, slots=1, window=10**9)
-    first = Ticket("a", 1, 1000, nothing)
+    first = Ticket("a", 1000, nothing)
     queue.offer(first)
     queue.started(first)
     order: list[str] = []
     for name in ("b", "b", "b", "a"):
-        queue.offer(Ticket(name, 1, 10, lambda name=name: order.append(name)))  # type: ignore[misc]
+        queue.offer(Ticket(name, 10, lambda name=name: order.append(name)))  # type: ignore[misc]
     queue.leave(first)
     assert order == ["a"]  # b is level with a, not a thousand tokens ahead of it
 
 
+def test_idling_while_nobody_is_there_earns_no_credit_either() -> None:
+    queue = FairQueue({"a": 1.0, "b": 1.0}, slots=1, window=10**9)
+    gone = Ticket("a", 1000, nothing)
+    queue.offer(gone)
+    queue.started(gone)
+    queue.count_tokens(gone, 500)
+    queue.leave(gone)
+    first, order = Ticket("b", 10, nothing), list[str]()
+    queue.offer(first)  # alone: nobody to be level with but who was there before
+    for name in "bbba":
+        queue.offer(Ticket(name, 10, lambda name=name: order.append(name)))  # type: ignore[misc]
+    queue.leave(first)
+    assert order == ["a"]
+
+
+def test_a_wide_request_holds_up_nobody() -> None:
+    queue = FairQueue({"a": 1.0, "b": 1.0, "c": 1.0}, slots=64, window=10**9)
+    queue.offer(Ticket("b", 100, nothing))
+    for _ in range(64):
+        queue.offer(Ticket("c", 0, nothing))
+    assert (queue.running("b"), queue.running("c"), queue.waiting("c")) == (1, 48, 16)
+    queue.offer(Ticket("a", 100, nothing))
+    assert queue.running("a") == 1
+
+
 def test_who_comes_while_a_long_prompt_is_computed_does_not_wait_for_its_tokens() -> None:
     queue = FairQueue({"a": 1.0, "b": 1.0}, slots=2, window=10**9)
-    first, second = Ticket("a", 1, 1000, nothing), Ticket("b", 1, 10, nothing)
+    first, second = Ticket("a", 1000, nothing), Ticket("b", 10, nothing)
     queue.offer(first)
     queue.offer(second)
     assert second.rank < first.rank  # the engine, too, computes it first
@@ -124,17 +149,17 @@ def test_who_comes_while_a_long_prompt_is_computed_does_not_wait_for_its_tokens(
 def test_one_tenant_never_holds_every_slot_but_alone_all_of_them() -> None:
     queue = FairQueue({"a": 1.0, "b": 1.0}, slots=8, window=10**9)
     for _ in range(20):
-        queue.offer(Ticket("a", 1, 1, nothing))
+        queue.offer(Ticket("a", 1, nothing))
     assert queue.running("a") == 6
     alone = FairQueue({"a": 1.0}, slots=8, window=10**9)
     for _ in range(20):
-        alone.offer(Ticket("a", 1, 1, nothing))
+        alone.offer(Ticket("a", 1, nothing))
     assert alone.running("a") == 8
 
 
 def test_what_is_larger_than_the_bounds_goes_alone() -> None:
     queue = FairQueue({"a": 1.0}, slots=2, window=10)
-    small, large, after = Ticket("a", 1, 1, nothing), Ticket("a", 5, 100, nothing), Ticket("a", 1, 1, nothing)
+    small, large, after = Ticket("a", 1, nothing), Ticket("a", 100, nothing), Ticket("a", 1, nothing)
     for ticket in (small, large, after):
         queue.offer(ticket)
     assert [one.state for one in (small, large, after)] == ["prefilling", "waiting", "waiting"]
@@ -152,7 +177,7 @@ def test_all_room_comes_back_whatever_happens(seed: int) -> None:
     for _ in range(400):
         action = rng.randrange(4)
         if action == 0 or not tickets:
-            tickets.append(Ticket(rng.choice("ab"), rng.randrange(1, 4), rng.randrange(60), nothing))
+            tickets.append(Ticket(rng.choice("ab"), rng.randrange(60), nothing))
             queue.offer(tickets[-1])
         else:
             ticket = rng.choice(tickets)
@@ -162,7 +187,7 @@ def test_all_room_comes_back_whatever_happens(seed: int) -> None:
         queue.leave(ticket)
     for name in "ab":
         assert (queue.waiting(name), queue.running(name)) == (0, 0)
-    last = [Ticket("a", 1, 10, nothing), Ticket("b", 1, 10, nothing)]
+    last = [Ticket("a", 10, nothing), Ticket("b", 10, nothing)]
     for ticket in last:
         queue.offer(ticket)
     assert [ticket.state for ticket in last] == ["prefilling"] * 2

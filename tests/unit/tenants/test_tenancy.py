@@ -11,8 +11,9 @@ import pytest
 
 from headrace.api.tenants.buckets import Bucket
 from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
-from headrace.api.tenants.tenancy import OverLimit, Tenancy
+from headrace.api.tenants.tenancy import OverLimit, Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
+from headrace.api.tenants.visit import Visit
 from headrace.contract.errors import ConfigError
 
 
@@ -52,6 +53,31 @@ def test_retry_after_is_when_it_works() -> None:
         tenancy.admit_prompt(known, 10)
     now[0] += refusal.value.retry_after_s
     tenancy.admit_prompt(known, 10)
+
+
+def test_a_part_that_waits_with_nothing_under_way_has_a_deadline_too() -> None:
+    async def run() -> Exception:
+        tenants = [tenant("a"), tenant("b", "other")]
+        tenancy = Tenancy(Registry(tenants), UsageBook(None), TenancyLimits(slots=1, wait_s=0.01))
+        ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        wide = Visit(tenancy, tenants[0], [10, 10])
+        wide.on_end = ended.set_result
+        await wide.turn()
+        other = Visit(tenancy, tenants[1], [10])
+        await asyncio.sleep(0.05)
+        assert not ended.done()  # its first part is still under way
+        wide.ended(0)
+        await other.turn()
+        try:
+            return await asyncio.wait_for(ended, 30.0)
+        finally:
+            wide.end(0)
+            other.end(0)
+            assert (tenancy.queue.waiting("a"), tenancy.queue.running("b"), tenancy.waiting.total()) == (0, 0, 0)
+
+    told = asyncio.run(run())
+    assert isinstance(told, OverLimit)
+    assert told.code == "queue_timeout"
 
 
 def test_the_file_holds_hashes_and_finds_keys(tmp_path: Path) -> None:

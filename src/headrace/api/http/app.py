@@ -21,7 +21,8 @@ from ..protocol.messages_body import CountBody, MessagesBody
 from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
 from .arrivals import Arrival
-from .embedding_routes import Embeddings, embedding_routes
+from .embedding_routes import embedding_routes
+from .embeddings import Embeddings
 from .errors import HttpError, as_http
 from .extent import check_extent
 from .host import EngineHost
@@ -31,7 +32,7 @@ from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
 from .request_log import RequestLog
-from .tenants import Guarded, accounting, admit, tenant_routes
+from .tenants import Guarded, accounting, admit, tenant_of, tenant_routes
 
 log = logging.getLogger("headrace.serve")
 SWITCHED = {"/admin/tenants": "--tenants", "/v1/embeddings": "--embedding-model", "/debug/profile": "--profile"}
@@ -70,7 +71,6 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     app.include_router(page_routes(host))
     if settings.embeddings is not None:
         app.include_router(embedding_routes(host, settings.embeddings))
-        host.when_draining.append(settings.embeddings.process.leave)
     if settings.profile:
         app.include_router(profile_routes(host))
     _add_generation(app, host)
@@ -122,7 +122,7 @@ async def answer(
     prefix: str,
 ) -> Response:
     """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
-    host.check_room()
+    host.check_room(tenant=tenant_of(request))
     tenant = admit(host.tenancy, request)
     body = await host.intake.read(request, schema)
     host.check_model(body.model)

@@ -65,8 +65,8 @@ def _short(words: str) -> str:
     return words if len(words) <= MAX_WORDS else f"{words[:MAX_WORDS]}..."
 
 
-def too_busy(limit: int) -> HttpError:
-    return _full(f"the queue is full ({limit} sequences are open); try again later")
+def too_busy(limit: int, whose: str = "") -> HttpError:
+    return _full(f"the queue is full ({limit} sequences{whose} are open); try again later")
 
 
 def _full(words: str) -> HttpError:

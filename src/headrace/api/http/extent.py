@@ -23,6 +23,7 @@ MAX_LISTED_IDS = 1 << 21  # of all lists of ids, times choices: each choice trav
 MAX_CONSTRAINT_BYTES = 1 << 25  # of a structure's text, times choices
 MAX_PICTURE_BYTES = 1 << 27  # of pictures in the sizes they are read in, times choices: each choice travels with all
 MAX_STEP_LOGPROBS = 1 << 12  # ids reported for one token of every choice: what one step may bring
+MAX_LOGPROBS = 1 << 20  # ids reported for all tokens of all choices: an answer told at once holds them to its end
 MAX_PROMPT_LOGPROBS = 1 << 18  # ids reported for all tokens of all prompts
 
 
@@ -30,7 +31,18 @@ def check_extent(prepared: Sequence[Prepared]) -> None:
     """Raises InvalidRequest naming the field that asks for too much. All prompts of a request ask alike."""
     if not prepared:
         return
-    wanted, choices = prepared[0].sampling, sum(len(one.requests) for one in prepared)
+    wanted = prepared[0].sampling
+    check_wishes(wanted, sum(len(one.requests) for one in prepared))
+    _check_answer(prepared)
+    _check_pictures(prepared)
+    if wanted.prompt_logprobs is not None:
+        tokens = sum(len(one.token_ids) for one in prepared)
+        _bound("prompt_logprobs", "ids", wanted.prompt_logprobs, tokens, MAX_PROMPT_LOGPROBS, "prompt tokens")
+
+
+def check_wishes(wanted: SamplingParams, choices: int) -> None:
+    """What can be said before any prompt is prepared: each of the ``choices`` will be looked at on its own. Raises
+    InvalidRequest."""
     stops = wanted.stop_strings
     if len(stops) > MAX_STOPS:
         raise InvalidRequest("stop", f"at most {MAX_STOPS} stop strings, got {len(stops)}")
@@ -38,11 +50,13 @@ def check_extent(prepared: Sequence[Prepared]) -> None:
     for field in ("logit_bias", "allowed_token_ids", "banned_token_ids", "stop_token_ids"):
         _bound(field, "token ids", len(getattr(wanted, field) or ()), choices, MAX_LISTED_IDS)
     _check_constraint(wanted, choices)
-    _check_pictures(prepared)
     _bound("logprobs", "ids", wanted.logprobs or 0, choices, MAX_STEP_LOGPROBS)
-    if wanted.prompt_logprobs is not None:
-        tokens = sum(len(one.token_ids) for one in prepared)
-        _bound("prompt_logprobs", "ids", wanted.prompt_logprobs, tokens, MAX_PROMPT_LOGPROBS, "prompt tokens")
+
+
+def _check_answer(prepared: Sequence[Prepared]) -> None:
+    """``max_tokens`` is set by now: to what was asked, or to what the context has room for."""
+    tokens = sum(len(one.requests) * (one.sampling.max_tokens or 0) for one in prepared)
+    _bound("logprobs", "ids", prepared[0].sampling.logprobs or 0, tokens, MAX_LOGPROBS, "tokens (max_tokens)")
 
 
 def _check_pictures(prepared: Sequence[Prepared]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from headrace.api.async_llm import AsyncLLM
 from headrace.contract.errors import EngineDead, WorkerError, refusal
+from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.obs.metrics import Metrics
 
 from ..choice import Choice
-from ..output import RequestOutput, logprob_dict
+from ..output import CompletionOutput, Logprob, RequestOutput, logprob_dict
 from ..prompts import Prepared
 from ..protocol.news import News, Usage
 from ..text.answer_forms import Mark
@@ -21,7 +23,8 @@ ENDS = ("stop", "length")
 
 
 class Generation:
-    """Submitted by ``start``; then ``news`` until ``finished``; ``close`` always, it aborts what still runs.
+    """Submitted by ``start``, or in parts by ``send``; then ``news`` until ``finished``; ``close`` always, it aborts
+    what still runs.
 
     Raises from ``news``: WorkerError when the engine failed on it, EngineDead when the engine is gone. Then all its
     choices are over.
@@ -36,6 +39,7 @@ class Generation:
     ) -> None:
         self._llm = llm
         self._prepared = prepared
+        self._unsent = deque(request for one in prepared for request in one.requests)
         self._marks = marks
         self._metrics = metrics
         self._started_s = time.monotonic()
@@ -43,7 +47,9 @@ class Generation:
         self._choices: dict[str, tuple[int, Choice, RequestOutput]] = {}
         self._open: set[str] = set()
         self._last_s: dict[str, float] = {}
+        self.keeps_rows = True  # logprobs that were told; a stream has no use for them
         self._begun = False
+        self._num_unread = 0
         self._failure: Exception | None = None  # raised once what came before it has been told
         self._ended: Exception | None = None  # raised at once
         self.outputs = [self._open_output(one) for one in prepared]
@@ -58,17 +64,30 @@ class Generation:
 
     def start(self) -> None:
         """Hands every sequence to the engine. Raises EngineDead, and then none is left behind."""
-        self._begun = True
         try:
-            for prepared in self._prepared:
-                for request in prepared.requests:
-                    self._open.add(request.request_id)
-                    self._llm.client.submit(request, self._mailbox.deliver)
-                self._metrics.add("prompt_tokens", len(prepared.token_ids))
-                self._metrics.observe("request_prompt_tokens", len(prepared.token_ids))
+            self.send(len(self._unsent))
         except Exception:
             self.close()
             raise
+
+    def send(self, count: int) -> None:
+        """Hands the next ``count`` sequences to the engine. Raises EngineDead, QueueFull."""
+        if not self._begun:
+            self._begin()
+        for _ in range(count):
+            self._llm.client.submit(self.placed(self._unsent[0]), self._mailbox.deliver)
+            self._unsent.popleft()
+
+    def _begin(self) -> None:
+        self._begun = True
+        self._open.update(self._choices)
+        for prepared in self._prepared:
+            self._metrics.add("prompt_tokens", len(prepared.token_ids))
+            self._metrics.observe("request_prompt_tokens", len(prepared.token_ids))
+
+    def placed(self, request: Request) -> Request:
+        """The request with its place in the engine's queue, for whoever decides on that."""
+        return request
 
     @property
     def constrained(self) -> bool:
@@ -123,6 +142,7 @@ class Generation:
             self._llm.client.stop(name)
         if choice.finished:
             self._open.discard(name)
+            self.sequence_ended(self._choices[name][0])
             self._count_end(choice)
         if delta.error_field is not None:
             self._failure = refusal(delta.error_field, delta.error or "")
@@ -134,7 +154,7 @@ class Generation:
     def _time(self, name: str, num_tokens: int) -> None:
         if not num_tokens:
             return
-        self.tokens_came(num_tokens)
+        self.tokens_came(self._choices[name][0], num_tokens)
         now = time.monotonic()
         if (last := self._last_s.get(name)) is None:
             self._metrics.observe("time_to_first_token_seconds", now - self._started_s)
@@ -143,8 +163,11 @@ class Generation:
         self._last_s[name] = now
         self._metrics.add("generation_tokens", num_tokens)
 
-    def tokens_came(self, num_tokens: int) -> None:
-        """For whoever counts along."""
+    def tokens_came(self, index: int, num_tokens: int) -> None:
+        """For whoever counts along; ``index`` of the choice among all."""
+
+    def sequence_ended(self, index: int) -> None:
+        """Likewise."""
 
     def _count_end(self, choice: Choice) -> None:
         reason = choice.output.finish_reason or "abort"
@@ -156,22 +179,40 @@ class Generation:
         index, choice, output = self._choices[name]
         _share_prompt_facts(choice, output)
         out = choice.output
-        logprobs = None if out.logprobs is None else out.logprobs[start:]
+        logprobs = self._new_rows(out, start)
         finish = out.finish_reason if out.finish_reason in ENDS else None  # a failure is told as an error, not an end
         return News(index, text, out.token_ids[start:], logprobs, finish, out.stop_reason, choice.take_pieces())
+
+    def _new_rows(self, out: CompletionOutput, start: int) -> list[dict[int, Logprob]] | None:
+        """The logprobs of the tokens from ``start`` on."""
+        if out.logprobs is None or self.keeps_rows:
+            return None if out.logprobs is None else out.logprobs[start:]
+        told, out.logprobs = out.logprobs, []
+        return told
 
     @property
     def usage(self) -> Usage:
         return Usage(
             sum(len(o.prompt_token_ids) for o in self.outputs),
-            sum(len(c.token_ids) for o in self.outputs for c in o.outputs),
+            sum(len(c.token_ids) for o in self.outputs for c in o.outputs) + self._num_unread,
             sum(o.num_cached_tokens for o in self.outputs),
         )
 
+    def _count_unread(self) -> None:
+        """Tokens that were made and never told, as when a client takes nothing more: they were work all the same."""
+        for delta in self._mailbox.drain():
+            if delta.request_id in self._open and delta.token_ids:
+                self._num_unread += len(delta.token_ids)
+                self._metrics.add("generation_tokens", len(delta.token_ids))
+                self.tokens_came(self._choices[delta.request_id][0], len(delta.token_ids))
+
     def close(self) -> None:
         """Aborts in the engine what has not ended. Safe to call twice."""
+        self._count_unread()
+        unsent = {request.request_id for request in self._unsent}
         for name in self._open:
-            self._llm.client.abort(name)
+            if name not in unsent:
+                self._llm.client.abort(name)
             self._metrics.add("requests", 1, "abort")
         self._open.clear()
 

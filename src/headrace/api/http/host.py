@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +17,16 @@ from headrace.obs.metrics import Metrics
 from ..async_llm import AsyncLLM
 from ..prompts import Prepared
 from ..protocol.codec import Codec, make_codec
-from ..tenants.tenancy import Tenancy, Visit
+from ..tenants.registry import Tenant
+from ..tenants.tenancy import Tenancy
+from ..tenants.visit import Visit
 from ..text.answer_forms import Mark, ParserChoice
-from .arrivals import Arrival, Finished, Observer
+from .arrivals import Arrival, Observer
 from .body import Intake
 from .engine_metrics import put_engine, put_ranks
-from .errors import HttpError, as_http, stopping, too_busy, unavailable
-from .generation import Generation
-from .tenant_prompts import ranked, salted
+from .errors import HttpError, stopping, too_busy, unavailable
+from .hosted_generation import HostedGeneration
+from .tenant_prompts import salted, turn_costs
 
 WATCH_PERIOD_S = 0.2
 END_S = 1.0  # for clients to take the last event of a stream that is ended
@@ -34,7 +37,8 @@ log = logging.getLogger("headrace.serve")
 
 @dataclass(frozen=True, slots=True)
 class HostLimits:
-    """``max_open``: sequences accepted and not yet answered. ``keep_alive_s``: silence before a comment is sent.
+    """``max_open``: sequences accepted and not yet answered; of several tenants, one may have half of them open.
+    ``keep_alive_s``: silence before a comment is sent.
     ``write_timeout_s``: a client that takes or sends nothing for this long is gone. ``max_body_bytes``: of a request.
     ``peak_flops``: what the machine can do a second, for whoever divides by it; 0: unknown."""
 
@@ -75,7 +79,10 @@ class EngineHost:
         self.created = int(time.time())
         self.draining = False
         self.when_draining: list[Callable[[], None]] = []
+        self.when_ending: list[Callable[[], None]] = []
+        self.others: list[Callable[[], int]] = []  # open requests that need no engine
         self.num_open = 0
+        self.open_by = Counter[str]()  # the same, by tenant
         self._generations: set[HostedGeneration] = set()
         self._hurried = False
         self._watcher: asyncio.Task[None] | None = None
@@ -115,30 +122,41 @@ class EngineHost:
     @property
     def num_requests(self) -> int:
         """Taken on and not yet answered."""
-        return len(self._generations)
+        return len(self._generations) + sum(count() for count in self.others)
 
-    def check_room(self, count: int = 1) -> None:
-        """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full."""
+    def check_room(self, count: int = 1, tenant: Tenant | None = None) -> None:
+        """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full, or the
+        tenant's half of it."""
         self.check_open()
         if not self.llm.client.alive:
             raise unavailable("the engine is starting again")
-        if count > self.limits.max_open:
-            words = f"asks for {count} sequences at once; at most {self.limits.max_open} can be open"
-            raise HttpError(400, words, field="n")
+        self.check_count(count, tenant)
         if self.num_open + count > self.limits.max_open:
             raise too_busy(self.limits.max_open)
+        if tenant is not None and self.open_by[tenant.name] + count > self._most_open(tenant):
+            raise too_busy(self._most_open(tenant), f" of {tenant.name}")
+
+    def check_count(self, count: int, tenant: Tenant | None = None) -> None:
+        """Refuses what could never be let in, with 400."""
+        if count > self._most_open(tenant):
+            words = f"asks for {count} sequences at once; at most {self._most_open(tenant)} can be open"
+            raise HttpError(400, words, field="n")
+
+    def _most_open(self, tenant: Tenant | None) -> int:
+        """What one may have open: half of it where others want to come in, too."""
+        alone = tenant is None or self.tenancy is None or len(self.tenancy.registry.tenants) < 2
+        return self.limits.max_open if alone else max(1, self.limits.max_open // 2)
 
     def generate(
         self, prepared: Sequence[Prepared], arrival: Arrival, marks: Mapping[int, Mark] | None = None
     ) -> HostedGeneration:
         """Takes the work on; the engine gets it when its turn comes. ``marks``: tokens that bound parts of answers."""
-        count = sum(len(one.requests) for one in prepared)
-        self.check_room(count)
         visit, tenant = None, arrival.tenant
+        self.check_room(sum(len(one.requests) for one in prepared), tenant)
         if self.tenancy is not None and tenant is not None:
-            prompt_tokens = sum(len(one.token_ids) * len(one.requests) for one in prepared)
-            self.tenancy.admit_prompt(tenant, prompt_tokens)
-            visit = Visit(self.tenancy, tenant, count, prompt_tokens)
+            costs = turn_costs(prepared)
+            self.tenancy.admit_prompt(tenant, sum(costs))
+            visit = Visit(self.tenancy, tenant, costs)
             prepared = [salted(one, tenant) for one in prepared]
         return HostedGeneration(self, prepared, arrival, marks, visit)
 
@@ -168,6 +186,9 @@ class EngineHost:
         except HeadraceError as error:
             log.error("the engine did not come back: %s", error)
             return
+        except Exception:  # a full disk, no process to be had: it may pass, and nobody else would try again
+            log.exception("the engine did not come back")
+            return
         self.metrics.add("engine_restarts")
         log.warning("the engine is back")
 
@@ -186,9 +207,9 @@ class EngineHost:
         for told in self.when_draining:
             told()
         end = time.monotonic() + deadline_s
-        while self.num_open and time.monotonic() < end and not self._hurried:
+        while self.num_requests and time.monotonic() < end and not self._hurried:
             await asyncio.sleep(0.02)
-        return self.num_open == 0
+        return self.num_requests == 0
 
     def hurry(self) -> None:
         """Ends the wait of ``drain``."""
@@ -198,8 +219,10 @@ class EngineHost:
         """Ends every request with an error that says why. Clients that do not take it are not waited for long."""
         for generation in list(self._generations):
             generation.fail(stopping())
+        for told in self.when_ending:
+            told()
         end = time.monotonic() + END_S
-        while self.num_open and time.monotonic() < end:
+        while self.num_requests and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
     def close(self) -> None:
@@ -222,80 +245,6 @@ class EngineHost:
         put("open_sequences", self.num_open)
         if self.tenancy is not None:
             for tenant in self.tenancy.registry.tenants:
-                put("tenant_requests_waiting", self.tenancy.queue.waiting(tenant.name), tenant.name)
+                put("tenant_requests_waiting", self.tenancy.waiting[tenant.name], tenant.name)
                 put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
         return self.metrics
-
-
-class HostedGeneration(Generation):
-    """A generation that counts as open from its making to its close. A tenant's waits for its turn."""
-
-    def __init__(
-        self,
-        host: EngineHost,
-        prepared: Sequence[Prepared],
-        arrival: Arrival,
-        marks: Mapping[int, Mark] | None = None,
-        visit: Visit | None = None,
-    ) -> None:
-        super().__init__(host.llm, prepared, host.metrics, marks)
-        self._host = host
-        self._arrival = arrival
-        self._first_ns: int | None = None
-        self._over = False
-        self.told: Finished | None = None  # once it is over
-        self._visit = visit
-        self._count = sum(len(one.requests) for one in prepared)
-        host.num_open += self._count
-        host._generations.add(self)
-        if visit is None:
-            self.start()
-
-    async def turn(self) -> None:
-        """Returns once the work is with the engine. Raises OverLimit, EngineDead."""
-        if self._visit is not None:
-            await self._visit.turn()
-            self._prepared = [ranked(one, self._visit.rank) for one in self._prepared]
-            self.start()
-
-    def fail(self, error: Exception) -> None:
-        super().fail(error)
-        if self._visit is not None:
-            self._visit.fail(error)
-
-    def tokens_came(self, num_tokens: int) -> None:
-        self._first_ns = self._first_ns or time.time_ns()
-        if self._visit is not None:
-            self._visit.generated(num_tokens)
-
-    def close(self) -> None:
-        if self._over:
-            return
-        self._over, cut = True, not self.finished
-        super().close()
-        self._host.num_open -= self._count
-        self._host._generations.discard(self)
-        if self._visit is not None:
-            self._visit.end(self.usage.cached_tokens)
-        self.told = self._told(cut)
-        for observer in self._host.observers:
-            observer(self.told, self._arrival)
-
-    def _told(self, cut: bool) -> Finished:
-        usage, arrival, failure = self.usage, self._arrival, self.failure
-        error = "abort" if cut else None
-        reasons = [choice.finish_reason or "abort" for output in self.outputs for choice in output.outputs]
-        return Finished(
-            arrival.request_id,
-            arrival.operation,
-            self._host.names[0],
-            None if arrival.tenant is None else arrival.tenant.name,
-            arrival.at_ns,
-            self._first_ns,
-            time.time_ns(),
-            usage.prompt_tokens,
-            usage.cached_tokens,
-            usage.completion_tokens,
-            reasons,
-            error if failure is None else as_http(failure).word,
-        )

@@ -25,6 +25,7 @@ from ..protocol.text_reply import TextReply
 from ..text.answer_forms import Mark
 from ..text.chat import HOLDER
 from ..text.tokenizer import Tokenizer
+from .extent import check_wishes
 from .host import EngineHost
 
 
@@ -132,6 +133,9 @@ def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
     sampling, fields, prompts = body.sampling(), body.prompt_fields(), body.prompts()
     if body.logprobs is not None:
         tokenizer_of(host, "logprobs")
+    count = len(prompts) * sampling.n  # a short body can ask for millions: nothing is made before they are bounded
+    host.check_count(count)
+    check_wishes(sampling, count)
     names = [request_id] if len(prompts) == 1 else [f"{request_id}-{i}" for i in range(len(prompts))]
     prepared = [host.llm.prepare(_prompt(one) | fields, sampling, name) for one, name in zip(prompts, names)]
     reply = TextReply(

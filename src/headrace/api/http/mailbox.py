@@ -43,6 +43,10 @@ class Mailbox:
             finally:
                 timer.cancel()
                 self._waiter = None
+        return self.drain()
+
+    def drain(self) -> list[TokenDelta]:
+        """All that has arrived, at once."""
         taken = []
         while self._items:
             taken.append(self._items.popleft())

@@ -19,7 +19,8 @@ from headrace.contract.errors import HeadraceError
 from ..protocol.news import News, Reply
 from ..protocol.sse import KEEP_ALIVE, to_json
 from .errors import as_http
-from .host import HostedGeneration, HostLimits
+from .host import HostLimits
+from .hosted_generation import HostedGeneration
 
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -64,6 +65,7 @@ class StreamReply(GenerationResponse):
     """Server-sent events."""
 
     async def serve(self, send: Send) -> None:
+        self.generation.keeps_rows = False
         await self.generation.turn()
         first = await self._certain_start()
         await self._start(send, 200, STREAM_HEADERS)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 
+from headrace.contract.request import Request
 from headrace.contract.salts import joined
 
 from ..prompts import Prepared
@@ -14,11 +16,14 @@ from ..tenants.registry import Tenant
 MAX_PRIORITY = 2**53  # the core counts in 64 bits
 
 
-def ranked(prepared: Prepared, rank: int) -> Prepared:
-    """The same prompt with the priority that its tenant's turn gives it; what the client asked for does not count."""
-    priority = min(rank, MAX_PRIORITY)
-    requests = [msgspec.structs.replace(request, priority=priority) for request in prepared.requests]
-    return dataclasses.replace(prepared, requests=requests)
+def ranked(request: Request, rank: int) -> Request:
+    """The same sequence with the priority that its tenant's turn gives it; what the client asked for does not count."""
+    return msgspec.structs.replace(request, priority=min(rank, MAX_PRIORITY))
+
+
+def turn_costs(prepared: Sequence[Prepared]) -> list[int]:
+    """Prompt tokens of each sequence in order: a prompt's choices compute it once."""
+    return [0 if k else len(one.token_ids) for one in prepared for k in range(len(one.requests))]
 
 
 def salted(prepared: Prepared, tenant: Tenant) -> Prepared:

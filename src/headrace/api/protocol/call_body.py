@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
+
+from .decode import MAX_DEPTH, check_depth
+
+MOST_DEEP = MAX_DEPTH - 8  # a conversation that holds the call is a body again
 
 
 class CallBody:
@@ -78,12 +83,22 @@ class CallBody:
         self._key, self._part = None, ""
 
     def parsed(self) -> bool:
-        """Whether it is JSON with a name and, if any, arguments that are an object."""
-        try:
-            value = json.loads(self.raw, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
+        """Whether it is JSON with a name and, if any, arguments that are an object; given twice they are none."""
+        value = object_of(self.raw)
+        if value is None or object_of(self.arguments or "{}") is None:
             return False
         return isinstance(value.get("name"), str) and all(isinstance(value.get(key, {}), dict) for key in self.KEYS)
+
+
+def object_of(text: str) -> dict[str, Any] | None:
+    """The JSON object that ``text`` is; None where it is none, or deeper than could be sent back here. Strings may hold
+    lone surrogates, which JSON can escape and no encoding can write."""
+    try:
+        check_depth(text.encode("utf-8", "replace"), MOST_DEEP)
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _no_constant(name: str) -> None:
@@ -93,6 +108,6 @@ def _no_constant(name: str) -> None:
 def _text(part: str) -> str | None:
     try:
         value = json.loads(part)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, str) else None

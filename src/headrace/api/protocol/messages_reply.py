@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from headrace.api.output import RequestOutput
 
 from .answer import Reading
 from .answer_parser import AnswerReader
+from .call_body import object_of
 from .news import News, Usage
 from .parts import CALL, TEXT, Change, Part, Parts
 from .sse import event
 
+LONE = re.compile("[\ud800-\udfff]")
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -86,11 +89,19 @@ def _opened(part: Part) -> dict[str, Any]:
 
 def _block(part: Part) -> dict[str, Any]:
     if part.kind == CALL:
-        arguments = json.loads(part.text) if part.complete else {}
-        return {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments}
+        arguments = object_of(part.text) if part.complete else None
+        return {"type": "tool_use", "id": part.id, "name": part.name, "input": _writable(arguments or {})}
     if part.kind == TEXT:
         return {"type": "text", "text": part.text}
     return {"type": "thinking", "thinking": part.text, "signature": ""}
+
+
+def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same with a replacement character for each half of a pair: it is told as an object here, not as its text."""
+    written = json.dumps(arguments, ensure_ascii=False)
+    clean = LONE.sub("\N{REPLACEMENT CHARACTER}", written)
+    value: dict[str, Any] = arguments if clean == written else json.loads(clean)
+    return value
 
 
 def _delta(part: Part, more: str) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from headrace.contract.request import SamplingParams
 from ..text.answer_forms import Mark
 from ..text.tokenizer import Tokenizer
 from .answer import CallBegun, CallEnded, CallGrew, Event, Said, Thought
+from .call_body import object_of
+from .held_tokens import HeldTokens
 from .news import News
 
 
@@ -38,6 +40,7 @@ class RecipeReading:
         self._recipe, self._decoder, self._in_thought = recipe, decoder, in_thought
         self.tokenizer, self.names, self.hidden = tokenizer, names, hidden
         self.skips_special = sampling.skip_special_tokens
+        self.includes_stop = sampling.include_stop_str_in_output
 
     def parser(self) -> RecipeParser:
         return RecipeParser(self)
@@ -74,15 +77,13 @@ class RecipeParser:
     def __init__(self, reading: RecipeReading) -> None:
         self._reading = reading
         self._processor = reading.processor()
-        self._waiting: list[int] = []
-        self._room = 0  # bytes of text that were told, less those of the tokens that were read
+        self._held = HeldTokens(reading.tokenizer, reading.skips_special)
         self._calls: list[tuple[str, str]] = []  # name, arguments so far
 
     def take(self, news: News) -> list[Event]:
-        self._waiting += news.token_ids
-        self._room += len(news.text.encode())
+        self._held.put(news.token_ids, news.text)
         cut = news.finish_reason is not None and isinstance(news.stop_reason, str)  # the rest is the stop string's
-        ids = self._covered() if news.finish_reason is None or cut else self._rest()
+        ids = self._shown(self._held.take() if news.finish_reason is None or cut else self._rest(news))
         events = self._push(self._reading.chunk(ids)) if ids else []
         if cut and (text := self._split_token()):
             events += self._push(self._reading.text_chunk(text))
@@ -92,29 +93,15 @@ class RecipeParser:
             events += self._ended()
         return events
 
-    def _covered(self) -> list[int]:
-        """Waiting tokens whose text is out already."""
-        size = self._reading.tokenizer.visible_bytes
-        count = 0
-        for index in self._waiting:
-            length = len(size(index, self._reading.skips_special))
-            if length > self._room:
-                break
-            self._room -= length
-            count += 1
-        ids, self._waiting = self._waiting[:count], self._waiting[count:]
-        return self._shown(ids)
-
     def _split_token(self) -> str:
         """What of the next token comes before the stop string: part of an ordinary token, so it spells no mark."""
-        if not self._waiting or self._waiting[0] in self._reading.hidden:
-            return ""
-        raw = self._reading.tokenizer.visible_bytes(self._waiting[0], self._reading.skips_special)
-        return raw[: self._room].decode("utf-8", "ignore")
+        split = self._held.split
+        return "" if split is None or split[0] in self._reading.hidden else split[1]
 
-    def _rest(self) -> list[int]:
-        ids, self._waiting = self._waiting, []
-        return self._shown(ids)
+    def _rest(self, news: News) -> list[int]:
+        """A token that ends an answer is the last one, and no part of the text unless that was asked for."""
+        ids = self._held.take_all()
+        return ids[:-1] if news.finish_reason == "stop" and not self._reading.includes_stop else ids
 
     def _shown(self, ids: list[int]) -> list[int]:
         return [index for index in ids if index not in self._reading.hidden]
@@ -156,8 +143,5 @@ class RecipeParser:
         if not self._calls:
             return []
         name, arguments = self._calls[-1]
-        try:
-            whole = isinstance(json.loads(arguments), dict)
-        except (ValueError, RecursionError):
-            whole = False
+        whole = object_of(arguments) is not None
         return [CallEnded(len(self._calls) - 1)] if whole and name in self._reading.names else []

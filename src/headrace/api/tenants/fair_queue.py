@@ -1,10 +1,12 @@
-"""FairQueue: whose request goes to the engine next. The tenant that was served fewest tokens per weight, always.
+"""FairQueue: whose sequence goes to the engine next. The tenant that was served fewest tokens per weight, always.
 
 Pure logic, without clock, threads or sockets. Two bounds keep the engine responsive for whoever comes next: sequences
 in it (``slots``, of which one tenant may hold ``share``, and no more than take a quarter of a step to decode), and
 prompt tokens that have not brought a first token yet (``window``, a step's budget, of which one tenant may hold half:
-the next step has room for another's prompt; a longer prompt counts as that half). A tenant that was idle begins level
-with the others, without what they have been charged ahead: idling earns no credit, and costs nothing either.
+the next step has room for another's prompt; a longer prompt counts as that half). Each sequence of a request has a turn
+of its own, so that the widest request fits and holds up nobody. A tenant that was idle begins level with the others,
+without what they have been charged ahead, and where nobody is there, with those who were: idling earns no credit, and
+costs nothing either.
 """
 
 from __future__ import annotations
@@ -16,11 +18,10 @@ from dataclasses import dataclass, field
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One request's place. ``count`` sequences, ``cost`` prompt tokens. ``granted`` is called when its turn comes;
-    ``rank`` is then what its tenant will have been served with it: the engine too takes the lesser first."""
+    """One sequence's place. ``cost``: prompt tokens. ``granted`` is called when its turn comes; ``rank`` is then what
+    its tenant will have been served with it: the engine too takes the lesser first."""
 
     tenant: str
-    count: int
     cost: int
     granted: Callable[[], None]
     rank: int = 0
@@ -29,7 +30,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Line:
-    """One tenant's requests. ``served``: tokens, divided by its weight."""
+    """One tenant's sequences. ``served``: tokens, divided by its weight."""
 
     weight: float
     served: float = 0.0
@@ -44,7 +45,7 @@ class Line:
 
 
 class FairQueue:
-    """``offer``, then ``started``, ``count_tokens`` and ``leave`` as the request goes on."""
+    """``offer``, then ``started``, ``count_tokens`` and ``leave`` as the sequence goes on."""
 
     def __init__(self, weights: dict[str, float], slots: int, window: int, share: float = 0.75) -> None:
         self._lines = {name: Line(weight) for name, weight in weights.items()}
@@ -54,6 +55,7 @@ class FairQueue:
         self._cap = slots if len(weights) < 2 else max(1, min(int(slots * share), window // 4))
         self._used = 0
         self._prefilling = 0
+        self._floor = 0.0  # what whoever went idle had been served; a tenant that finds nobody begins there
 
     def waiting(self, tenant: str) -> int:
         return len(self._lines[tenant].waiting)
@@ -66,7 +68,7 @@ class FairQueue:
         line = self._lines[ticket.tenant]
         if not line.active:
             others = [one.served - one.owed for one in self._lines.values() if one.active]
-            line.served = max(line.served, min(others, default=line.served))
+            line.served = max(line.served, min(others, default=self._floor))
         line.waiting.append(ticket)
         self._grant()
 
@@ -89,9 +91,11 @@ class FairQueue:
         if state == "waiting":
             line.waiting.remove(ticket)
         elif state != "over":
-            self._used -= ticket.count
-            line.running -= ticket.count
+            self._used -= 1
+            line.running -= 1
             self._prefill(ticket, -1 if state == "prefilling" else 0)
+        if not line.active:
+            self._floor = max(self._floor, line.served - line.owed)
         self._grant()
 
     def _grant(self) -> None:
@@ -99,9 +103,9 @@ class FairQueue:
             ticket = line.waiting.popleft()
             line.served += ticket.cost / line.weight
             ticket.state, ticket.rank = "prefilling", int(line.served)
-            self._used += ticket.count
+            self._used += 1
             self._prefill(ticket, 1)
-            line.running += ticket.count
+            line.running += 1
             ticket.granted()
 
     def _prefill(self, ticket: Ticket, sign: int) -> None:
@@ -115,19 +119,14 @@ class FairQueue:
         return min(ticket.cost, self._own_window)
 
     def _next(self) -> Line | None:
-        """The line to serve. If its first request does not fit, nobody overtakes it: large requests get their turn.
+        """The line to serve. If its first prompt does not fit, nobody overtakes it: large prompts get their turn.
         But a tenant at its own bounds does not hold up the others."""
         open_lines = [line for line in self._lines.values() if line.waiting and self._below_cap(line)]
         line = min(open_lines, key=lambda one: one.served, default=None)
         return line if line is not None and self._fits(line.waiting[0]) else None
 
     def _below_cap(self, line: Line) -> bool:
-        first = line.waiting[0]
-        if line.prefilling + self._weight(first) > self._own_window:
-            return False
-        return not line.running or line.running + first.count <= self._cap
+        return line.running < self._cap and line.prefilling + self._weight(line.waiting[0]) <= self._own_window
 
     def _fits(self, ticket: Ticket) -> bool:
-        """Something too large for the bounds goes in alone."""
-        room = not self._used or self._used + ticket.count <= self._slots
-        return room and self._prefilling + self._weight(ticket) <= self._window
+        return self._used < self._slots and self._prefilling + self._weight(ticket) <= self._window

@@ -1,12 +1,12 @@
 """Tenancy: keys, rates, turns and usage of all tenants in one place. Used on one thread, the server's loop.
 
-``admit_request`` and ``admit_prompt`` refuse before any work; a Visit then accompanies the request to its end.
+``admit_request`` and ``admit_prompt`` refuse before any work; a Visit (``visit.py``) goes with the request to its end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from headrace.contract.errors import HeadraceError
 
 from .buckets import Bucket
-from .fair_queue import FairQueue, Ticket
+from .fair_queue import FairQueue
 from .registry import Registry, Tenant
 from .usage import UsageBook
 
@@ -22,7 +22,7 @@ from .usage import UsageBook
 @dataclass(frozen=True, slots=True)
 class TenancyLimits:
     """``slots``: sequences in the engine at once. ``window``: prompt tokens in it without a first token.
-    ``max_waiting``: requests of one tenant in the queue. ``wait_s``: the longest wait there."""
+    ``max_waiting``: requests of one tenant in the queue. ``wait_s``: the longest wait of one with nothing under way."""
 
     slots: int = 64
     window: int = 1024
@@ -54,12 +54,13 @@ class Tenancy:
         now, tenants = clock(), registry.tenants
         self._requests = {t.name: Bucket(t.requests_per_min, now) for t in tenants if t.requests_per_min}
         self._tokens = {t.name: Bucket(t.tokens_per_min, now) for t in tenants if t.tokens_per_min}
+        self.waiting = Counter[str]()  # requests of which no sequence has had its turn, by tenant
         self.queue = FairQueue({t.name: t.weight for t in tenants}, self.limits.slots, self.limits.window)
 
     def admit_request(self, tenant: Tenant) -> None:
         """Before anything is read. Raises OverLimit."""
         self._take(self._requests, tenant, 1, "requests")
-        if self.queue.waiting(tenant.name) >= self.limits.max_waiting:
+        if self.waiting[tenant.name] >= self.limits.max_waiting:
             raise OverLimit(f"{self.limits.max_waiting} requests of {tenant.name} wait already", 1, "queue_full")
 
     def admit_prompt(self, tenant: Tenant, tokens: int) -> None:
@@ -74,6 +75,10 @@ class Tenancy:
         if wait_s:
             raise OverLimit(f"{tenant.name} may use {bucket.per_minute} {what} a minute; wait {wait_s} s", wait_s)
         bucket.take(amount, self._clock())
+
+    def give_back(self, tenant: Tenant, tokens: int) -> None:
+        """Of a prompt that was admitted and never computed."""
+        self.take_generated(tenant, -tokens)
 
     def take_generated(self, tenant: Tenant, tokens: int) -> None:
         if (bucket := self._tokens.get(tenant.name)) is not None:
@@ -91,7 +96,7 @@ class Tenancy:
                 "tokens_per_min": tenant.tokens_per_min,
                 "requests_left": self._left(self._requests, tenant, now),
                 "tokens_left": self._left(self._tokens, tenant, now),
-                "waiting": self.queue.waiting(tenant.name),
+                "waiting": self.waiting[tenant.name],
                 "running": self.queue.running(tenant.name),
                 "usage": totals.get(tenant.name, {}),
             }
@@ -101,53 +106,3 @@ class Tenancy:
     def _left(self, buckets: Mapping[str, Bucket], tenant: Tenant, now: float) -> int | None:
         bucket = buckets.get(tenant.name)
         return None if bucket is None else int(bucket.level(now))
-
-
-class Visit:
-    """One request of a tenant: its wait, its tokens, its end."""
-
-    def __init__(self, tenancy: Tenancy, tenant: Tenant, count: int, prompt_tokens: int) -> None:
-        self._tenancy = tenancy
-        self._tenant = tenant
-        self._turn = asyncio.get_running_loop().create_future()
-        self._ticket = Ticket(tenant.name, count, prompt_tokens, self._granted)
-        self._over = False
-        tenancy.usage.add(tenant.name, requests=1, prompt_tokens=prompt_tokens)
-        tenancy.queue.offer(self._ticket)
-
-    def _granted(self) -> None:
-        if not self._turn.done():
-            self._turn.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        """Its turn will not come: who waits for it gets this instead."""
-        if not self._turn.done():
-            self._turn.set_exception(error)
-
-    async def turn(self) -> None:
-        """Returns when the request may go to the engine. Raises OverLimit when that takes too long, and what ``fail``
-        was given."""
-        try:
-            async with asyncio.timeout(self._tenancy.limits.wait_s):
-                await self._turn
-        except TimeoutError:
-            raise OverLimit("the wait in the queue was too long; try again later", 1, "queue_timeout") from None
-
-    @property
-    def rank(self) -> int:
-        """The request's place in the engine's own queue, the least first. Known once its turn has come."""
-        return self._ticket.rank
-
-    def generated(self, tokens: int) -> None:
-        """Tokens that came; the first ones say that the prompt has been computed."""
-        self._tenancy.queue.started(self._ticket)
-        self._tenancy.queue.count_tokens(self._ticket, tokens)
-        self._tenancy.take_generated(self._tenant, tokens)
-        self._tenancy.usage.add(self._tenant.name, generation_tokens=tokens)
-
-    def end(self, cached_tokens: int) -> None:
-        """Always called; safe to call twice."""
-        if not self._over:
-            self._over = True
-            self._tenancy.queue.leave(self._ticket)
-            self._tenancy.usage.add(self._tenant.name, cached_tokens=cached_tokens)

@@ -1,6 +1,7 @@
 """The batch itself: lines into the engine as it has room, records out as they finish.
 
-There are no waves: a window of open requests, twice what the engine runs at once, is topped up after every step.
+There are no waves: a window of open requests, twice what the engine runs at once, is topped up after every step. A
+failure of the engine is no answer: its lines get no record, so that a later run takes them again.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.contract.errors import InvalidRequest
+from headrace.contract.errors import InvalidRequest, QueueFull
 from headrace.contract.request import SamplingParams
 
 from ..interrupts import Interrupts
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Tally:
-    """What has happened so far. ``num_input_bytes`` counts lines that are settled, for progress."""
+    """What has happened so far. ``num_failed`` of the lines were not answered; of them ``num_unfiled`` have no record,
+    the engine's failure being why (``first_failure``). ``num_input_bytes`` counts lines that are settled, for progress.
+    """
 
     num_completed: int = 0
     num_failed: int = 0
+    num_unfiled: int = 0
+    first_failure: str = ""
     num_skipped: int = 0
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
@@ -45,6 +50,7 @@ class Tally:
         return {
             "completed": self.num_completed,
             "failed": self.num_failed,
+            "unfiled": self.num_unfiled,
             "skipped": self.num_skipped,
             "prompt_tokens": self.num_prompt_tokens,
             "completion_tokens": self.num_completion_tokens,
@@ -142,14 +148,23 @@ class Batch:
 
     def _write_error(self, place: Place, field: str | None, message: str) -> None:
         self._journal.write(place.line, place.given, {"error": {"field": field, "message": message}})
+        self._count_failed(place)
+
+    def _count_failed(self, place: Place) -> None:
         self.tally.num_failed += 1
         self.tally.num_input_bytes += place.num_bytes
 
     def _settle(self, output: RequestOutput) -> None:
         place = self._open.pop(output.request_id)
-        error = next((c.error for c in output.outputs if c.finish_reason == "error"), None)
-        if error is not None:
-            self._write_error(place, "engine", error)
+        failed = [choice for choice in output.outputs if choice.finish_reason in ("error", "abort")]
+        own = next((choice for choice in failed if choice.error_field is not None), None)
+        if own is not None and own.error_field != QueueFull.FIELD:
+            self._write_error(place, own.error_field, (own.error or "").removeprefix(f"{own.error_field}: "))
+            return
+        if failed:
+            self.tally.num_unfiled += 1
+            self.tally.first_failure = self.tally.first_failure or failed[0].error or "the engine was closed"
+            self._count_failed(place)
             return
         record = completion(output)
         self._journal.write(place.line, place.given, record)
