@@ -20,8 +20,3 @@ def last_use(used: float, now: float) -> float:
     """When a value was used, for the order in which values leave: a time that is still to come is of a clock that was
     wrong then, or is now, and says nothing. Such a value leaves first: else it would stay, and nothing new could."""
     return used if used <= now + CLOCK_SLACK_S else 0.0
-
-
-def used_again(used: float, when: float) -> float:
-    """The later of two uses; a time that the clock has taken back is forgotten."""
-    return max(last_use(used, when), when)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import fcntl
 import struct
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,6 +26,7 @@ MAP_BYTES = 1 << 34  # address space; the file is as large as what is in it
 VALUE_BYTES = 512  # of the map, for an entry: it takes 115, twice that on half-empty pages, and changes copy pages
 MOST_VALUES = MAP_BYTES // VALUE_BYTES
 MOST_READERS = 512
+READERS_EVERY = 64  # changes
 FLOCK = struct.Struct("@hhqqi")  # of fcntl: type, whence, start, length, process
 LOCK_BYTES = 64 << 10  # more than the table of so many readers takes: 64 bytes each, and a head
 
@@ -34,8 +37,20 @@ class Held:
 
     name: tuple[int, int]
     environment: Any
-    turn: Any
+    turn: Turn
     holders: int = 0
+    changes: int = 0
+
+    @contextmanager
+    def writing(self) -> Iterator[Any]:
+        """A transaction that changes it. Now and then the slots of readers that were killed in the midst of theirs are
+        freed: as long as one stands, no page that has been replaced since is used again, and the file only grows."""
+        with self.turn.held():
+            self.changes += 1
+            if self.changes % READERS_EVERY == 0:
+                self.environment.reader_check()
+            with self.environment.begin(write=True) as txn:
+                yield txn
 
 
 class Register:
@@ -115,9 +130,9 @@ ENVIRONMENTS = Register()
 
 
 class Closed:
-    """Stands where an environment, and the turn to change it, were."""
+    """Stands where an environment was."""
 
     def begin(self, *_: Any, **__: Any) -> NoReturn:
         raise lmdb.Error("the index is closed")
 
-    sync = held = begin
+    sync = begin

@@ -82,7 +82,7 @@ class Uses:
         if used:
             with self._index.change() as change:
                 for name, when in used.items():
-                    change.mark_used(name, when, turns.get(name, 0))
+                    change.mark_used(name, when, turns.get(name, 0), self._clock())
 
     def _judge(self, chain: Asked) -> int:
         """The turn a request was; 0: not known (yet)."""

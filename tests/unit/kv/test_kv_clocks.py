@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kv_values import found, key_of, put
 
-from headrace.kv.ages import CLOCK_SLACK_S, DAY_S, last_use, used_again
+from headrace.kv.ages import CLOCK_SLACK_S, DAY_S, last_use
 from headrace.kv.leaving import SMALL, Leaving
 from headrace.kv.local import LocalStore
 
@@ -65,5 +65,19 @@ def test_a_chain_that_was_asked_for_in_times_to_come_is_stored_as_of_now(tmp_pat
 def test_a_little_is_not_minded() -> None:
     assert last_use(NOW + CLOCK_SLACK_S, NOW) == NOW + CLOCK_SLACK_S
     assert last_use(NOW + CLOCK_SLACK_S + 1, NOW) == 0
-    assert used_again(NOW + 1, NOW) == NOW + 1
-    assert used_again(NOW + DAY_S, NOW) == NOW
+
+
+def test_a_use_that_is_told_late_does_not_undo_a_later_one(tmp_path: Path) -> None:
+    now = [NOW]
+    early, late = (LocalStore(tmp_path, 64 * SPAN, clock=lambda: now[0]) for _ in range(2))
+    assert put(early, 1)
+    assert found(early, 1)
+    now[0] += 1000
+    assert found(late, 1)
+    late.flush_uses()
+    early.flush_uses()
+    entry = early.index.get(key_of(1) + bytes([0]))
+    assert entry is not None
+    assert entry.used == NOW + 1000
+    early.close()
+    late.close()

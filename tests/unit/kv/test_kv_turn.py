@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from kv_values import found, key_of, put
 
 from headrace.contract.errors import StoreError
+from headrace.kv.environments import READERS_EVERY
 from headrace.kv.local import LocalStore
 from headrace.kv.turn import AGAIN_S, Turn
 
@@ -103,4 +106,29 @@ def test_a_folder_without_locks_has_lmdbs_alone(tmp_path: Path, monkeypatch: pyt
     store = LocalStore(tmp_path, ROOMY)
     assert put(store, 1)
     assert found(store, 1)
+    store.close()
+
+
+HOLD = """import sys
+from pathlib import Path
+from headrace.kv.environments import READERS_EVERY
+from headrace.kv.local import LocalStore
+txn = LocalStore(Path(sys.argv[1]), 1 << 24).index._env.begin()
+print(flush=True)
+input()"""
+
+
+def test_a_reader_that_was_killed_does_not_make_the_index_grow_for_ever(tmp_path: Path) -> None:
+    store, data = LocalStore(tmp_path, ROOMY), tmp_path / "index" / "data.mdb"
+    command, environment = [sys.executable, "-c", HOLD, str(tmp_path)], {"PYTHONPATH": ":".join(sys.path)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline()
+        reader.kill()
+    for number in range(2 * READERS_EVERY):
+        assert put(store, number, 10)
+    before = data.stat().st_size
+    for number in range(2 * READERS_EVERY, 6 * READERS_EVERY):
+        assert put(store, number, 10)
+    assert data.stat().st_size - before < 64 * 4096  # else a handful of pages for each change
     store.close()
