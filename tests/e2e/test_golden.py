@@ -138,7 +138,10 @@ def test_a_candidate_is_whole_or_not_at_all(folder: Path, tmp_path: Path) -> Non
         (("check", "--tiny", "--rank", "3", "--world", "2"), "rank: must lie between 0 and 1"),
         (("check", "--tiny", "--group", "short"), "group: must be one of"),
         (("check", "--tiny", "--model", "x"), "give a model or --tiny"),
-        (("check", "--tiny", "--candidate", "/nowhere/at/all.json"), "candidate: /nowhere/at is not a folder"),
+        (
+            ("check", "--tiny", "--candidate", "/nowhere/at/all.json"),
+            "all.json cannot be written: /nowhere/at is not a folder",
+        ),
         (("check", "--tiny", "--folder", "/nowhere"), "baseline: /nowhere/tiny/cpu-"),
         (("check", "--tiny", "--max-model-len", "100"), "max_model_len: the long samples need 2056"),
     ],

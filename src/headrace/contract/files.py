@@ -38,6 +38,8 @@ def require_writable(path: Path) -> None:
     target = Path(os.path.realpath(path))  # a link to nothing is made where it points
     if target.is_dir():
         raise OSError(errno.EISDIR, "is a folder", str(path))
+    if not target.parent.is_dir():
+        raise OSError(errno.ENOENT, f"{target.parent} is not a folder", str(path))
     if not target.exists():
         target.open("xb").close()
         target.unlink()
