@@ -23,10 +23,11 @@ UNITS = {"load": "tensors", "start": "engines"}
 
 
 class Loaded(NamedTuple):
-    """``load_s``: seconds from nothing to a model that is ready, pulling included."""
+    """``load_s``: seconds from nothing to a model that is ready, pulling included. ``speculates``: it was asked to."""
 
     llm: LLM
     load_s: float
+    speculates: bool = False
 
 
 @contextmanager
@@ -44,7 +45,7 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
             to_stderr(f"{llm.model_name}: loaded in {seconds:.1f} s; context {llm.max_model_len} tokens")
             for words in (llm.pool.words, *llm.notes):
                 to_stderr(words)
-        yield Loaded(llm, seconds)
+        yield Loaded(llm, seconds, config.speculation.speculation != "none")
 
 
 def check_model_names(config: EngineConfig) -> None:
