@@ -14,6 +14,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 
 from .console import bytes_text, to_stderr
+from .interrupts import import_engine
 
 if TYPE_CHECKING:
     from headrace.api.llm import LLM
@@ -35,6 +36,7 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
     """A model for the length of a ``with``. Raises ConfigError for a name nothing is known by."""
     check_model_names(config)
     start = time.monotonic()
+    import_engine()
     with progress_bars(config.model.model) as progress:
         from headrace.api.llm import LLM
 
