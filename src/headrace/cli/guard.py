@@ -24,6 +24,7 @@ from headrace.contract.errors import (
 )
 
 from .console import printable, to_stderr
+from .interrupts import import_engine
 
 SOME_FAILED = 3
 INTERRUPTED = 130
@@ -36,7 +37,7 @@ class GuardedCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return self.run(ctx)
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
@@ -48,6 +49,18 @@ class GuardedCommand(TyperCommand):
             if type(error).__module__.startswith(("typer", "click")):  # usage errors and exits are the library's
                 raise
             raise typer.Exit(report(error, _wants_traceback(ctx))) from None
+
+    def run(self, ctx: Any) -> Any:
+        """The command itself, unguarded."""
+        return super().invoke(ctx)
+
+
+class EngineCommand(GuardedCommand):
+    """One that needs the engine whatever its arguments. It is imported first: who interrupts that is obeyed at once."""
+
+    def run(self, ctx: Any) -> Any:
+        import_engine()
+        return super().run(ctx)
 
 
 def report(error: BaseException, with_traceback: bool) -> int:
