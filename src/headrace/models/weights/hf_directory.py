@@ -36,6 +36,11 @@ class HFDirectory:
         if self._indexed:
             _check_index(path / INDEX, self._home)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that hold the weights."""
+        return tuple(self._shards)
+
     def names(self) -> tuple[str, ...]:
         return tuple(self._home)
 
