@@ -14,21 +14,13 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from headrace.contract.errors import (
-    ConfigError,
-    HeadraceError,
-    InvalidRequest,
-    ModelError,
-    RecordingError,
-    UnknownModel,
-)
+from headrace.contract.errors import BAD_INPUT, HeadraceError
 
 from .console import printable, to_stderr
 
 SOME_FAILED = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError, UnknownModel)
 
 
 class GuardedCommand(TyperCommand):
