@@ -194,6 +194,21 @@ def test_an_end_while_it_is_fetched_leaves_nothing_behind(model: Model, tmp_path
     both.close()
 
 
+def test_what_was_fetched_for_nothing_is_given_back(
+    model: Model, truth: Callable[[int], Outcome], tmp_path: Path
+) -> None:
+    both = Both(model, tmp_path)
+    both.compute(first := request(PROMPT))
+    both.prompt.submit(second := request(PROMPT))  # of the same prompt: what the first one loads serves it too
+    both.until(lambda: both.port.num_waiting == 2, 1, 0)
+    both.place.gate.clear()
+    both.until(lambda: both.port.num_waiting == 0, 0)
+    both.until(lambda: len(both.completion._relay._recall._calls) == 2, 0)  # type: ignore[union-attr]
+    both.place.gate.set()
+    assert [both.outcome(item).bits for item in (first, second)] == [truth(300).bits] * 2
+    both.close()
+
+
 def test_a_recording_of_it_replays(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     groups = [(int(group.kind), group.window) for group in model.kv_layout.groups]

@@ -115,9 +115,10 @@ class Recall:
             roster.core.set_ready(call.entry.seq_id, True)
             if self._observer:
                 self._observer.readied(call.entry.seq_id, True)
-        if not alive:
+        over = call.placed or not alive
+        if over:  # what was fetched and not loaded is memory of the connector's: it was placed without, perhaps
             call.session.cancel()
-        return call.placed or not alive
+        return over
 
 
 def what_failed(content: Any) -> BaseException | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .disk import write_all
 from .index import Entry, EntryKey, entry_key
 from .segment import PAGE, decode_head, read_page, read_payload, scan
-from .writer import open_segment, sealed_path
+from .writer import is_gone, open_segment, sealed_path
 
 if TYPE_CHECKING:
     from .local import LocalStore
@@ -29,8 +29,12 @@ def collect(store: LocalStore, *, everything: bool = False) -> bool:
     rows = store.index.all_segments()
     own = store.open_segment_number
     sealed = [n for n in rows if n != own and sealed_path(store.segments, n).exists()]
-    if not sealed:
-        return False
+    lost = [n for n in rows if n != own and n not in sealed and is_gone(store.segments, n)]
+    for number in lost:  # somebody has removed the file: its row must not take room for ever
+        _forget_entries(store, number)
+        _remove(store, number)
+    if lost or not sealed:
+        return bool(lost)
     number = min(sealed, key=lambda n: rows[n].live / max(1, rows[n].size))
     row = rows[number]
     most = row.size - 2 * PAGE - 1 if everything else WORTH_MOVING * row.size

@@ -81,7 +81,8 @@ class OpenStore:
 
 @dataclass(slots=True)
 class ConnectorCounts:
-    """``hit_tokens`` were offered to sequences; ``late``: fetches past a deadline; ``dropped``: grains not saved."""
+    """``hit_tokens`` were offered to sequences; ``late``: fetches past a deadline, or not begun for a
+    store that hangs; ``dropped``: grains not saved."""
 
     asked: int = 0
     hit_tokens: int = 0
@@ -114,7 +115,8 @@ class StoreConnector:
         self._saver: Saver | None = None
         self._threads = ThreadPoolExecutor(FETCH_THREADS, thread_name_prefix="headrace-kv")
         self._lock = threading.Lock()
-        self._closed = False
+        self._closed = self._opens_slowly = False
+        self._at_work: dict[StoreSession, float] = {}  # by a fetch thread each, and until when
         # Not one of the pool's: reading a large model's files may take minutes, and nobody waits for it at the end.
         threading.Thread(target=self._open, args=(open_store,), name="headrace-kv-open", daemon=True).start()
 
@@ -142,8 +144,17 @@ class StoreConnector:
 
     def wait_opened(self, timeout_s: float) -> OpenStore | None:
         """The store, once it is open; None when it is not within the time, or never will be. For fetch threads."""
-        self._ready.wait(timeout_s)
+        if not self._ready.wait(timeout_s):
+            self._opens_slowly = True
         return None if self.off else self.opened
+
+    def _hangs(self) -> bool:
+        """Whether to ask would cost one more deadline: all threads are at what somebody has given up, or somebody has
+        waited in vain for the store to open. It is over when one comes back, or the store is open."""
+        if not self._ready.is_set():
+            return self._opens_slowly
+        now, ends = time.monotonic(), list(self._at_work.values())
+        return len(ends) == FETCH_THREADS and max(ends) < now
 
     def open(
         self,
@@ -159,16 +170,28 @@ class StoreConnector:
         session.ttl_class = BY_NAME[kv_class]
         if session.worth_asking and not self.off:
             self.tally.asked += 1
-            session.begin(time.monotonic() + self.fetch_timeout_s)
-            self._fetch(session, wake)
+            if self._hangs():
+                self.tally.late += 1
+            else:
+                self._fetch(session, time.monotonic() + self.fetch_timeout_s, wake)
         return session
 
-    def _fetch(self, session: StoreSession, wake: Callable[[], None]) -> None:
+    def _fetch(self, session: StoreSession, deadline: float, wake: Callable[[], None]) -> None:
+        session.begin(deadline)
         try:
-            self._threads.submit(session.fetch).add_done_callback(lambda _: wake())
+            self._threads.submit(self._work, session, deadline).add_done_callback(lambda _: wake())
         except RuntimeError as error:  # the process may start no thread
             session.cancel()
             self.health.failed("a fetch", reason(error))
+
+    def _work(self, session: StoreSession, deadline: float) -> None:
+        """On a fetch thread. What waited behind others until nobody wants it is left alone."""
+        self._at_work[session] = deadline
+        try:
+            if session.num_external_tokens() is None:
+                session.fetch()
+        finally:
+            del self._at_work[session]
 
     def save(self, session: StoreSession, key: bytes, index: int, blocks: Sequence[int]) -> None:
         """Notes a sealed grain for the next flush."""

@@ -12,6 +12,10 @@ _OF_LMDB = (
     lmdb.VersionMismatchError,
     lmdb.PageNotFoundError,
     lmdb.IncompatibleError,
+    lmdb.BadTxnError,
+    lmdb.CursorFullError,
+    lmdb.PageFullError,
+    lmdb.PanicError,
 )
 DAMAGED = (*_OF_LMDB, struct.error, ValueError, LookupError, ArithmeticError)
 """What an index raises whose file is damaged, by LMDB or by whoever takes its content apart: it is to be built anew."""

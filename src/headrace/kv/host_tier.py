@@ -45,6 +45,7 @@ class HostTier:
         self._store, self.memory, self.neighbours = store, memory, neighbours
         self._stores_windows = stores_windows
         self.tally = TierCounts()
+        self._lengths: dict[int, int] = {}  # of the records asked for, by kind
 
     @property
     def fast_lookups(self) -> bool:
@@ -59,6 +60,7 @@ class HostTier:
         """The longer of what the store alone gives, and of its blocks with the windows that memories hold. The store
         may be asked twice; the second time is no turn of its own."""
         windows = [spec for spec in specs if spec.match is Match.TRAILING]
+        self._lengths |= {int(spec.kind): spec.bytes_per_grain for spec in windows}
         asked = self._stores_windows or not windows
         alone = self._store.match(keys, specs, again) if asked else StoreMatch(0)
         if alone.grains == len(keys) or not windows:
@@ -91,7 +93,7 @@ class HostTier:
         if value is not None:
             self.tally.host_hits += 1
             return value
-        value = self.neighbours.get(key, kind) if self.neighbours is not None else None
+        value = self._pulled(key, kind)
         self.tally.host_pulled += value is not None
         if value is None and self._stores_windows:
             value = self._store.get_leased(lease, key, kind)
@@ -99,6 +101,11 @@ class HostTier:
         if value is not None:
             self.memory.put(key, kind, value)
         return value
+
+    def _pulled(self, key: bytes, kind: int) -> Bytes | None:
+        """From another engine. One of another length is nobody's value: kept here, it would hide the store's."""
+        value = self.neighbours.get(key, kind) if self.neighbours is not None else None
+        return value if value is not None and len(value) == self._lengths.get(kind, len(value)) else None
 
     def release(self, lease: int) -> None:
         self._store.release(lease)

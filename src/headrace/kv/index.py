@@ -7,6 +7,7 @@ Look-ups of many names go past LMDB: C++ reads the same pages (``csrc/core/store
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +20,9 @@ import numpy as np
 
 from headrace._core import StoreIndex
 
-from .ages import TTL_S, expired
+from .ages import TTL_S, expired, last_use
 from .disk import Disk
-from .environments import ENVIRONMENTS, Closed
+from .environments import DATABASES, ENVIRONMENTS, Closed
 from .segment import PAGE, padded
 
 ENTRY = struct.Struct("<IQIBBII16s16sdd")
@@ -34,8 +35,7 @@ SPACES, COUNTED = b"space", b"counted"  # in the database of facts: a namespace'
 LIFETIMES = np.array([TTL_S[ttl_class] for ttl_class in range(len(TTL_S))])
 ANY_SPACE = bytes(16)
 
-EntryKey = bytes
-"""A grain's 32-byte key and one byte for the kind."""
+EntryKey = bytes  # a grain's 32-byte key and one byte for the kind
 
 
 def entry_key(key: bytes, kind: int) -> EntryKey:
@@ -109,11 +109,11 @@ class Change:
         self._txn.put(key, entry.pack(), db=self._index.entries)
         self._credit(entry, 1)
 
-    def mark_used(self, key: EntryKey, when: float, turn: int = 0) -> None:
+    def mark_used(self, key: EntryKey, when: float, turn: int = 0, now: float = math.inf) -> None:
         """Moves an entry to the young end, in a later ``turn`` perhaps; nothing happens when it is gone."""
         entry = self.get(key)
         if entry is not None:
-            changed = replace(entry, used=max(when, entry.used), turn=max(turn, entry.turn))
+            changed = replace(entry, used=max(when, last_use(entry.used, now)), turn=max(turn, entry.turn))
             self._txn.put(key, changed.pack(), db=self._index.entries)
 
     def remove(self, key: EntryKey) -> bool:
@@ -209,11 +209,12 @@ class Index:
     """Opens or creates, in an existing folder. This and every call raise what ``TROUBLE`` names."""
 
     def __init__(self, folder: Path, disk: Disk | None = None) -> None:
-        self._env, self._held = ENVIRONMENTS.take(folder, disk or Disk())
+        self._held = ENVIRONMENTS.take(folder, disk or Disk())
+        self._env, self._writing = self._held.environment, self._held.writing
         try:
             self._env.reader_check()  # slots of readers that were killed
-            self.entries, self.segments = map(self._env.open_db, (b"entries", b"segments"))
-            self.tenants, self.meta = map(self._env.open_db, (b"tenants", b"meta"))
+            with self._held.turn.held():  # each opens a transaction that writes
+                self.entries, self.segments, self.tenants, self.meta = map(self._env.open_db, DATABASES)
             self._count_all()
         except BaseException:  # else the next one would be given this environment, whatever lies there by then
             ENVIRONMENTS.give(self._held)
@@ -237,8 +238,8 @@ class Index:
 
     @contextmanager
     def change(self) -> Iterator[Change]:
-        """One transaction, all or nothing."""
-        with self._env.begin(write=True) as txn:
+        """One transaction, all or nothing. Raises TimeoutError where another process stands still in its own."""
+        with self._writing() as txn:
             yield Change(txn, self)
 
     def next_segment(self) -> int:
@@ -307,7 +308,7 @@ class Index:
     def close(self) -> None:
         """Later calls raise lmdb.Error. Others of this process may go on with theirs."""
         if not isinstance(self._env, Closed):
-            self._env, self._reader = Closed(), None
+            self._env, self._writing, self._reader = Closed(), Closed().begin, None
             ENVIRONMENTS.give(self._held)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .ages import expired
+from .ages import expired, last_use
 from .index import Entry, EntryKey
 from .policy import Item, Policy
 
@@ -51,12 +51,12 @@ class Choice:
 def order_of(entry: Entry, position: int, capacity: int, policy: Policy, now: float) -> Order:
     """``position``: how many of ``capacity`` values were used before it."""
     item = Item(position - AGE_PER_GRAIN * entry.depth, entry.depth, entry.turn, size=entry.length)
-    return not expired(entry.ttl_class, entry.used, now), policy.rank(item, capacity), -entry.depth
+    return not expired(entry.ttl_class, last_use(entry.used, now), now), policy.rank(item, capacity), -entry.depth
 
 
 def ranked(entries: Pairs, policy: Policy, now: float) -> list[Place]:
     """All of them, those that leave first, first."""
-    entries = sorted(entries, key=lambda pair: (pair[1].used, -pair[1].depth))
+    entries = sorted(entries, key=lambda pair: (last_use(pair[1].used, now), -pair[1].depth))
     places = [
         Place(order_of(entry, position, len(entries), policy, now), key, entry)
         for position, (key, entry) in enumerate(entries)
@@ -67,13 +67,13 @@ def ranked(entries: Pairs, policy: Policy, now: float) -> list[Place]:
 class Kept:
     """The beginning of an order, and when each of all that were ranked was used."""
 
-    def __init__(self, places: list[Place], ranked: list[Place]) -> None:
+    def __init__(self, places: list[Place], ranked: list[Place], now: float) -> None:
         self.places = places[: 1 + len(ranked) // KEPT_SHARE]
-        self._used = np.sort(np.array([place.entry.used for place in ranked]))
+        self._used = np.sort(np.array([last_use(place.entry.used, now) for place in ranked]))
 
     def order_of(self, incoming: Entry, policy: Policy, now: float) -> Order:
         """Where something that comes would stand."""
-        position = int(np.searchsorted(self._used, incoming.used))
+        position = int(np.searchsorted(self._used, last_use(incoming.used, now)))
         return order_of(incoming, position, len(self._used), policy, now)
 
 
@@ -114,8 +114,10 @@ class Leaving:
         if len(entries) >= self._small:
             self._until = store.counts.puts + len(entries) // KEPT_SHARE
             if store.tenant_quota_bytes is not None:
-                self._kept |= {name: Kept(group, group) for name, group in _by_tenant(entries, policy, now).items()}
-            self._kept[tenant] = Kept(choice.rest, places)
+                self._kept |= {
+                    name: Kept(group, group, now) for name, group in _by_tenant(entries, policy, now).items()
+                }
+            self._kept[tenant] = Kept(choice.rest, places, now)
         return choice
 
 

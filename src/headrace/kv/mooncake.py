@@ -33,6 +33,10 @@ class FullError(Exception):
 class _Found:
     data: bytes
 
+    @property
+    def meta(self) -> dict[str, int]:
+        return {"size": len(self.data)}
+
     def bytes(self) -> bytes:
         return self.data
 

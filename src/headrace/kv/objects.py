@@ -114,7 +114,7 @@ class ObjectStore:
         """The value, checked; None is a miss, whatever the reason."""
         path = self._path(key, kind)
         value = None
-        whole = self._ask(lambda: _bytes(self._bucket.get(path).bytes()), None)
+        whole = self._ask(lambda: _whole(self._bucket.get(path)), None)
         if whole is not None:
             value = _checked(whole, key, kind, self._space)
             if value is None:
@@ -242,6 +242,11 @@ def open_bucket(url: str) -> Any:
 
 def _bytes(buffer: Any) -> Bytes:
     return np.frombuffer(memoryview(buffer), np.uint8)
+
+
+def _whole(found: Any) -> Bytes:
+    """The object; nothing of one that is larger than any of ours: it is not read, and is as good as damaged."""
+    return _bytes(b"" if found.meta["size"] > PAGE + MOST_VALUE_BYTES else found.bytes())
 
 
 def _checked(whole: Bytes, key: bytes, kind: int, space: bytes) -> Bytes | None:

@@ -134,27 +134,48 @@ def block_specs(layout: RecordLayout, block_size: int) -> tuple[RecordSpec, ...]
     return tuple(specs)
 
 
-def usable_grains(specs: Sequence[RecordSpec], num_grains: int, has: Callable[[int, RecordKind], bool]) -> int:
-    """The longest prefix, at most ``num_grains``, of which every kind has what its match rule asks for.
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one kind asks of a prefix: ``has`` a grain, for every grain (``whole``) or from ``first_needed(its end)``
+    on, which must not fall as the end rises."""
 
-    A kind that lacks a grain shortens the prefix, and a shorter one asks the others anew, until all agree.
-    """
-    end, agreed = num_grains, False
-    while end > 0 and not agreed:
-        agreed = True
-        for spec in specs:
-            missing = _first_missing(spec, end, has)
-            if missing is not None:
-                end, agreed = missing, False
+    has: Callable[[int], bool]
+    first_needed: Callable[[int], int]
+    whole: bool
+
+
+def usable_grains(specs: Sequence[RecordSpec], num_grains: int, has: Callable[[int, RecordKind], bool]) -> int:
+    """The longest prefix, at most ``num_grains``, of which every kind has what its match rule asks for."""
+    needs = [
+        Need(lambda grain, kind=spec.kind: has(grain, kind), spec.first_needed, spec.match is Match.ALL)  # type: ignore[misc]
+        for spec in specs
+    ]
+    return longest_prefix(needs, num_grains)
+
+
+def longest_prefix(needs: Sequence[Need], num_grains: int) -> int:
+    """The longest prefix with which all agree. Looks at each grain once for each kind: chains are long, and others
+    wait for the thread that does this."""
+    end = num_grains
+    for need in needs:
+        if need.whole:
+            end = next((grain for grain in range(end) if not need.has(grain)), end)
+    windows = [(need, _last_missing(need, end)) for need in needs if not need.whole]
+    while end > 0:
+        # A hole rules out every end whose window reaches it, and those are all down to the hole.
+        holes = [missing[end] for need, missing in windows if missing[end] >= need.first_needed(end)]
+        if not holes:
+            break
+        end = min(holes)
     return end
 
 
-def _first_missing(spec: RecordSpec, end: int, has: Callable[[int, RecordKind], bool]) -> int | None:
-    """Where a prefix of ``end`` grains must be cut for this kind's sake: before a grain that is missing."""
-    needed = range(spec.first_needed(end), end)
-    if spec.match is Match.TRAILING:  # from the end: a hole rules out every end whose window reaches it
-        needed = reversed(needed)  # type: ignore[assignment]
-    return next((grain for grain in needed if not has(grain, spec.kind)), None)
+def _last_missing(need: Need, num_grains: int) -> list[int]:
+    """For every end the last grain before it that is missing; -1: there is none."""
+    out = [-1]
+    for grain in range(num_grains):
+        out.append(out[-1] if need.has(grain) else grain)
+    return out
 
 
 def blocks_per_grain(block_size: int) -> int:

@@ -14,7 +14,7 @@ from .damage import DAMAGED
 from .disk import Disk, write_all
 from .index import Entry, Index, entry_key
 from .segment import FOOT, PAGE, ValueHead, encode_mark, read_payload, scan
-from .writer import PART, part_path, sealed_path, segment_files
+from .writer import PART, is_gone, part_path, sealed_path, segment_files
 
 log = logging.getLogger("headrace.kv")
 
@@ -114,7 +114,7 @@ def _publish(index: Index, number: int, values: list[tuple[int, ValueHead]], siz
 
 def _forget_missing(folder: Path, index: Index) -> None:
     """Entries of segments that are gone, and the segments' rows."""
-    missing = {number for number in set(index.all_segments()) - set(segment_files(folder)) if _gone(folder, number)}
+    missing = {number for number in set(index.all_segments()) - set(segment_files(folder)) if is_gone(folder, number)}
     entries = index.all_entries()
     known = set(index.all_segments()) | set(segment_files(folder))
     with index.change() as change:
@@ -123,11 +123,6 @@ def _forget_missing(folder: Path, index: Index) -> None:
                 change.remove_at(key, entry)
         for number in missing:
             change.forget_segment(number)
-
-
-def _gone(folder: Path, number: int) -> bool:
-    """Looks by name: a list of a folder in which a file is just being renamed may have neither of its names."""
-    return not any(path(folder, number).exists() for path in (sealed_path, part_path, sealed_path))
 
 
 def remove_index(folder: Path) -> None:

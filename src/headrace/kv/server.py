@@ -16,6 +16,7 @@ from .directory import Directory
 from .index import entry_key
 from .leases import Leases
 from .local import LocalStore
+from .records import Need, longest_prefix
 from .segment import checksum
 from .service import Frames, Service
 from .wire import (
@@ -152,13 +153,9 @@ class StoreServer(Service):
 
 
 def _usable(request: Check, held: dict[tuple[bytes, int], bool]) -> int:
-    """The longest prefix of which every kind has what it needs; as ``records.usable_grains``, for kinds by number."""
-    end, agreed = len(request.keys), False
-    while end > 0 and not agreed:
-        agreed = True
-        for rule in request.rules:
-            needed = range(rule.first_needed(end), end)
-            lacking = [i for i in needed if not held[request.keys[i], rule.kind]]
-            if lacking:
-                end, agreed = (lacking[0] if rule.window == 0 else lacking[-1]), False
-    return end
+    """``records.usable_grains`` for kinds by number."""
+    needs = [
+        Need(lambda grain, kind=rule.kind: held[request.keys[grain], kind], rule.first_needed, rule.window == 0)  # type: ignore[misc]
+        for rule in request.rules
+    ]
+    return longest_prefix(needs, len(request.keys))

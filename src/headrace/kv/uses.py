@@ -61,7 +61,8 @@ class Uses:
         """When a value that is now stored was asked for; now, where nobody did. All of one prompt get one time, however
         long it takes to compute: else what was written first, its beginning, would be the oldest and leave first."""
         with self._lock:
-            return self._lacking.get(key, self._clock())
+            now = self._clock()
+            return min(now, self._lacking.get(key, now))
 
     def flush(self) -> None:
         """Writes down what was used, and lets the chooser see what was asked for."""
@@ -81,7 +82,7 @@ class Uses:
         if used:
             with self._index.change() as change:
                 for name, when in used.items():
-                    change.mark_used(name, when, turns.get(name, 0))
+                    change.mark_used(name, when, turns.get(name, 0), self._clock())
 
     def _judge(self, chain: Asked) -> int:
         """The turn a request was; 0: not known (yet)."""

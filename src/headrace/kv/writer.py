@@ -35,6 +35,11 @@ def segment_files(folder: Path) -> dict[int, Path]:
     return files
 
 
+def is_gone(folder: Path, number: int) -> bool:
+    """Looks by name: a list of a folder in which a file is just being renamed may have neither of its names."""
+    return not any(path(folder, number).exists() for path in (sealed_path, part_path, sealed_path))
+
+
 class Taken(OSError):
     """Somebody who cleans up was faster than the lock: the file may have no name any more. The number is lost."""
 

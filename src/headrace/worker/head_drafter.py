@@ -73,5 +73,6 @@ class HeadDrafter:
 
 def evidence(trust: Tensor) -> float:
     """The confidence head's odds, in the place where drafts by match have the length of their match: either grows with
-    how far a draft can be trusted."""
-    return float(torch.exp(trust.clamp(-20.0, 20.0)))
+    how far a draft can be trusted. No number at all is no trust: the estimator learns from all sequences alike, and
+    would never be rid of it."""
+    return float(torch.exp(trust.nan_to_num(-20.0).clamp(-20.0, 20.0)))

@@ -174,6 +174,20 @@ def test_a_damaged_object_is_a_miss_and_goes(at: int) -> None:
     assert store.get_range(key_of(1), 0, length - 1, 1) is None
 
 
+def test_an_object_larger_than_any_value_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket = obstore.MemoryStore()
+    store = ObjectStore(bucket, SPACE)
+    put(store, 1)
+    monkeypatch.setattr("headrace.kv.objects.MOST_VALUE_BYTES", 4000)
+    taken: list[int] = []
+    monkeypatch.setattr(
+        "headrace.kv.objects._bytes", lambda body: taken.append(len(body)) or np.frombuffer(body, np.uint8)
+    )
+    assert store.get(key_of(1), 0) is None
+    assert taken == [0]
+    assert store.has([(key_of(1), 0)]) == [False]  # it stands in nobody's way
+
+
 class Broken:
     """A bucket whose every call fails, and counts."""
 

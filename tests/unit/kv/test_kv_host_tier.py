@@ -197,6 +197,18 @@ def test_an_engine_s_memory_takes_nothing_and_gives_no_parts(address: str, tiers
     assert client.has([(KEYS[0], 2), (key_of(9), 2)]) == [True, False]
 
 
+def test_what_another_engine_gives_for_a_value_does_not_hide_the_store_s(address: str, tiers: ExitStack) -> None:
+    fill(RemoteStore(address, timeout_s=PATIENCE_S))
+    odd, asking = (tier(tiers, address, stores_windows=True) for _ in range(2))
+    for key in KEYS:
+        odd.memory.put(key, RecordKind.STATE, payload_of(key)[:-1])
+        odd.neighbours.announce((key, int(RecordKind.STATE)))  # type: ignore[union-attr]
+    assert asking.neighbours is not None
+    assert asking.neighbours.find([(key, int(RecordKind.STATE)) for key in KEYS])
+    match = asking.match(KEYS, SPECS)
+    assert all(read(asking, match.lease, grain) for grain in (2, 3, 3))
+
+
 def test_a_damaged_message_does_not_stop_an_engine_s_memory(address: str, tiers: ExitStack) -> None:
     holder = tier(tiers, address)
     fill(holder)

@@ -50,3 +50,17 @@ def test_block_sizes_must_divide_a_grain() -> None:
     for size in (48, 256):
         with pytest.raises(ConfigError, match="block_size"):
             blocks_per_grain(size)
+
+
+def test_a_long_chain_with_no_window_anywhere_is_looked_at_once() -> None:
+    asked = 0
+
+    def has(grain: int, kind: RecordKind) -> bool:
+        nonlocal asked
+        del grain
+        asked += 1
+        return kind is RecordKind.BLOCK
+
+    wide = RecordSpec(RecordKind.STATE, (1,), 1, (0,), Match.TRAILING, window=1 << 40)
+    assert usable_grains((BLOCK, STATE, wide), 4096, has) == 0
+    assert asked == 3 * 4096  # not 4096 times as many: a server's other clients wait for this

@@ -119,3 +119,17 @@ def test_the_foot_of_an_open_segment_is_counted(tmp_path: Path) -> None:
         assert sum(path.stat().st_size for path in store.segments.iterdir()) <= capacity - PAGE  # the open one's foot
     store.close()
     assert sum(path.stat().st_size for path in store.segments.iterdir()) <= capacity
+
+
+def test_what_somebody_removed_takes_no_room(tmp_path: Path) -> None:
+    store = opened(tmp_path, capacity=24 * SPAN)
+    for prompt in range(4):
+        ask(store, prompt)
+    for path in (tmp_path / "segments").glob("*.seg"):
+        path.unlink()
+    for prompt in range(4, 8):
+        ask(store, prompt)
+    files = {int(path.stem) for path in (tmp_path / "segments").iterdir()}
+    assert set(store.index.all_segments()) == files
+    assert held(store, 7)[:4] == [0, 1, 2, 3]
+    store.close()

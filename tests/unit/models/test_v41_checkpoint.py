@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +129,21 @@ def test_a_scale_that_is_no_number_is_refused(rewrite: Callable[..., Path], tens
     path = rewrite(put("layers.0.attn.wkv.scale", scale.view(torch.float8_e8m0fnu)))
     with pytest.raises(ModelError, match=r"layers\.0\.attn\.wkv\.scale"):
         read(path).matrix("layers.0.attn.wkv")
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.3.ffn.gate.bias", "layers.1.attn.indexer.wk.weight", "layers.0.attn.wkv.weight"]
+)
+def test_a_value_that_is_not_finite_is_refused(rewrite: Callable[..., Path], tensors: Tensors, name: str) -> None:
+    """A gate or an index key would only choose worse, and nobody would see it."""
+    values = tensors[name].clone()
+    if values.dtype == torch.float8_e4m3fn:
+        values.view(torch.uint8).view(-1)[7] = 0x7F
+    else:
+        values.view(-1)[7] = torch.nan if values.dim() == 1 else torch.inf
+    reader = read(rewrite(put(name, values)))
+    with pytest.raises(ModelError, match=rf"{re.escape(name)}: holds a value that is not finite"):
+        reader.matrix(name.removesuffix(".weight")) if "wkv" in name else reader.floats(name)
 
 
 def test_table_rows_are_held_against_the_primes(rewrite: Callable[..., Path]) -> None:

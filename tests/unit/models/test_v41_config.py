@@ -132,6 +132,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "an engram pad id that no token has": ("engram_pad_token_id", text(engram_pad_token_id=2048)),
     "heads of the tower without pairs for two axes": ("hidden_size", changed(vision_config__hidden_size=68)),
     "pictures without room for a cell": ("max_image_tokens", changed(vision_config__max_image_tokens=3)),
+    "a ratio of sides without end": ("max_wh_ratio", changed(vision_config__max_wh_ratio=float("inf"))),
+    "a ratio of sides that no float holds": ("max_wh_ratio", changed(vision_config__max_wh_ratio=10**400)),
+    "a rotation that does not slow down": ("compress_rope_theta", text(compress_rope_theta=1)),
+    "a rotation that becomes faster": ("rope_theta", text(rope_theta=1e-300)),
+    "a shrunk context": ("factor", text(rope_scaling={**TEXT["rope_scaling"], "factor": 0.5})),
+    "more entries than a step has room for": ("index_topk", text(index_topk=1 << 20, candidate_source_layer_id=None)),
+    "more candidates than a step has room for": ("candidate_topk_blocks", text(candidate_topk_blocks=1 << 24)),
+    "experts beyond memory in their names alone": ("n_routed_experts", text(n_routed_experts=1 << 16)),
+    "primes without end": ("engram_n_heads", text(engram_n_heads=1 << 10, engram_max_ngram_size=16)),
+    "pictures that square to terabytes": ("max_image_tokens", changed(vision_config__max_image_tokens=1 << 20)),
+    "patches larger than pictures": ("patch_size", changed(vision_config__patch_size=1 << 10)),
     "a window of one": ("sliding_window", text(sliding_window=1)),
 }
 

@@ -18,6 +18,7 @@ from headrace.models.deepseek_v41.draft_context import context_records
 from headrace.models.deepseek_v41.drafting import draft_block
 from headrace.models.deepseek_v41.forward import V41Model
 from headrace.models.deepseek_v41.truncation import Truncation
+from headrace.worker.head_drafter import evidence
 
 LENGTH, BLOCK = 45, 8
 
@@ -126,3 +127,9 @@ def test_a_block_may_reach_beyond_the_model_s_context(drafting: V41Model) -> Non
         runner.step({0: prompt})
         blocks.append(opened(of, runner, [0], [9]))
     assert same(*blocks)
+
+
+def test_confidence_that_is_no_number_is_no_trust() -> None:
+    """The estimator's weights are those of all sequences: one such fact, learnt from, would end every estimate."""
+    least, most, none = (evidence(torch.tensor(x)) for x in (-torch.inf, torch.inf, torch.nan))
+    assert 0 < none == least < 1 < most < torch.inf

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,40 @@ def test_directory_faults_name_the_file(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
     with pytest.raises(ModelError, match="nowhere"):
         load_tokenizer(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["config", "generation_config", "tokenizer_config"])
+def test_whatever_lies_beside_a_tokenizer_is_no_other_kind_of_error(tmp_path: Path, name: str) -> None:
+    """What the backend's own reader makes of the other fields of these files is said elsewhere."""
+    path = write_directory(tmp_path, _word_level())
+    for content in ('{"a":' * 100_000, "[1]", "\x00", "9" * 5000):
+        (path / f"{name}.json").write_text(content)
+        with pytest.raises(ModelError, match=name):
+            load_tokenizer(path)
+    (path / f"{name}.json").unlink()
+    os.mkfifo(path / f"{name}.json")  # would block for ever
+    with pytest.raises(ModelError, match=name):
+        load_tokenizer(path)
+
+
+def test_ids_that_no_token_can_have_end_nothing(tmp_path: Path) -> None:
+    """The engine takes ids of 32 bits: one beyond would fail every request."""
+    path = write_directory(
+        tmp_path,
+        _word_level(),
+        tokenizer_config={"chat_template": [{"name": ["default"], "template": "A"}, 5]},
+        generation_config={"eos_token_id": [3, -1, 2**31, 10**400, True, "2"]},
+        config={"text_config": "none"},
+    )
+    loaded = load_tokenizer(path)
+    assert (loaded.eos_ids, loaded.chat_template) == ((3,), None)
+
+
+def test_a_template_that_is_no_text_names_its_file(tmp_path: Path) -> None:
+    path = write_directory(tmp_path, _word_level())
+    (path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ModelError, match=r"chat_template\.jinja"):
+        load_tokenizer(path)
 
 
 def _word_level(wrapped: bool = True) -> str:

@@ -16,6 +16,9 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from headrace.contract.errors import ModelError
+from headrace.contract.files import read_small
+from headrace.contract.plain import INT32_MAX
+from headrace.models.weights.hf_config import read_json_object
 
 from .pieces import SPACE_MARK, PieceKind, PieceRule
 from .settings import TokenizerSettings, distinct
@@ -47,7 +50,8 @@ def _settings(backend: Tokenizer, path: Path) -> TokenizerSettings:
     bos = _named_id(backend, config.get("bos_token"))
     eos = _named_id(backend, config.get("eos_token"))
     model = _read_json(path / "config.json")
-    declared = [_read_json(path / "generation_config.json"), model, model.get("text_config") or {}]
+    text = model.get("text_config")  # what it must be, the model's own reader says
+    declared = [_read_json(path / "generation_config.json"), model, text if isinstance(text, dict) else {}]
     prefix, suffix = _wrapping(backend)
     begin = _id_list(model.get("bos_token_id"))
     if begin and not prefix and not (path / "tokenizer_config.json").is_file():
@@ -64,15 +68,8 @@ def _settings(backend: Tokenizer, path: Path) -> TokenizerSettings:
 
 
 def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(str(file), f"is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(str(file), "must hold a JSON object")
-    return value
+    """What a file says, if it is there. Errors: ModelError."""
+    return read_json_object(file) if file.exists() else {}
 
 
 def _named_id(backend: Tokenizer, token: Any) -> int | None:
@@ -83,8 +80,9 @@ def _named_id(backend: Tokenizer, token: Any) -> int | None:
 
 
 def _id_list(value: Any) -> list[int]:
+    """Those that can be ids at all: no token ends where others are named."""
     values = value if isinstance(value, list) else [value]
-    return [i for i in values if isinstance(i, int) and not isinstance(i, bool)]
+    return [i for i in values if isinstance(i, int) and not isinstance(i, bool) and 0 <= i <= INT32_MAX]
 
 
 def _wrapping(backend: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -137,10 +135,13 @@ def _strips_space(part: dict[str, Any]) -> bool:
 def _chat_template(path: Path, config: dict[str, Any]) -> str | None:
     """The template file wins over the config entry; of several named templates the one called ``default``."""
     file = path / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text("utf-8")
+    if file.exists():
+        try:
+            return read_small(file).decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(str(file), f"cannot be read: {error}") from error
     value = config.get("chat_template")
     if isinstance(value, list):
-        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-        value = named.get("default")
+        named = [entry.get("template") for entry in value if isinstance(entry, dict) and entry.get("name") == "default"]
+        value = named[-1] if named else None
     return value if isinstance(value, str) else None

@@ -13,6 +13,7 @@ from headrace.contract.errors import ConfigError
 from headrace.models.dense.config_reader import ConfigReader
 
 from .config_parts import (
+    MOST_EXPERTS,
     DraftConfig,
     EngramConfig,
     MoEConfig,
@@ -34,6 +35,7 @@ ARCHITECTURE = "DeepseekV41ForCausalLM"
 MODEL_TYPE = "deepseek_v41"
 SCALE_COLUMNS = 32
 MOST_HEAD_DIM, MOST_INDEX_DIM = 1024, 256  # what the kernels hold of one head
+MOST_ENTRIES, MOST_CANDIDATES = 1 << 14, 1 << 16  # that a row may choose: a step has room for all of them, per row
 # Text settings with the only value that this family's program has.
 FIXED: dict[str, Any] = {
     "hidden_act": "silu",
@@ -123,7 +125,7 @@ def derive_v41(values: Mapping[str, Any]) -> V41Config:
         swiglu_limit=text.number("swiglu_limit"),
         index_heads=text.integer("index_n_heads", most=1 << 14),
         index_dim=text.integer("index_head_dim", most=MOST_INDEX_DIM),
-        index_topk=text.integer("index_topk"),
+        index_topk=text.integer("index_topk", most=MOST_ENTRIES),
         streams=text.integer("hc_mult"),
         sinkhorn_rounds=text.integer("hc_sinkhorn_iters", most=1024),
         mix_eps=text.number("hc_eps"),
@@ -137,6 +139,8 @@ def derive_v41(values: Mapping[str, Any]) -> V41Config:
         vision=read_vision(_section(top, "vision_config")),
     )
     _check_shapes(config)
+    _check_experts(config)
+    _check_rotary(config)
     _check_ids(config)
     return config
 
@@ -161,7 +165,7 @@ def _read_topology(text: ConfigReader, num_layers: int) -> tuple[Topology, int]:
     kv = layer_list(text, "kv_source_layer_ids")
     keys = kv if text.raw("index_k_source_layer_ids") is None else layer_list(text, "index_k_source_layer_ids")
     index = layer_list(text, "index_source_layer_ids")
-    topk = text.integer("index_topk")
+    topk = text.integer("index_topk", most=MOST_ENTRIES)
     topology = derive_topology(tuple(ratios[:num_layers]), kv, index, keys, _read_candidates(text), topk)
     return topology, draft_layers
 
@@ -176,7 +180,8 @@ def _read_candidates(text: ConfigReader) -> Candidates | None:
         return None
     if isinstance(source, bool) or not isinstance(source, int):
         raise ConfigError(text.name(key), f"must be a layer, -1 or null, not {source!r}")
-    return Candidates(source, text.integer("candidate_topk_blocks"), text.integer("candidate_block_size"))
+    blocks = text.integer("candidate_topk_blocks", most=MOST_CANDIDATES)
+    return Candidates(source, blocks, text.integer("candidate_block_size"))
 
 
 def _check_shapes(c: V41Config) -> None:
@@ -200,6 +205,20 @@ def _check_shapes(c: V41Config) -> None:
             raise ConfigError("text_config.qk_rope_head_dim", f"{c.rope_dims} is above {key} {size}")
     if c.window < 2:
         raise ConfigError("text_config.sliding_window", "must be at least 2")
+
+
+def _check_experts(c: V41Config) -> None:
+    experts = c.num_layers * c.moe.num_experts + c.draft.num_layers * c.draft.moe.num_experts
+    if experts > MOST_EXPERTS:
+        words = f"{c.moe.num_experts} make {experts} experts in all layers, more than the {MOST_EXPERTS} at most"
+        raise ConfigError("text_config.n_routed_experts", words)
+
+
+def _check_rotary(c: V41Config) -> None:
+    """Pairs turn slower from one to the next; what does not is no scale of positions."""
+    for key, theta in (("rope_theta", c.rope_theta), ("compress_rope_theta", c.compress_rope_theta)):
+        if theta <= 1:
+            raise ConfigError(f"text_config.{key}", f"must be above 1, not {theta}")
 
 
 def _check_ids(c: V41Config) -> None:

@@ -17,6 +17,11 @@ QUANTISATION: dict[str, Any] = {
     "scale_fmt": "ue8m0",
 }
 LEAST_IMAGE_TOKENS = 4
+# Each size by itself may be as large as a model is likely to have it; these bound what they make together, many times
+# what the released model has, before anything is made of it.
+MOST_EXPERTS = 1 << 17  # of all layers; each has names and shapes in the table of tensors
+MOST_TABLES = 1 << 12  # of Engram, in all layers; each has a prime to be found
+MOST_PATCHES = 1 << 15  # of a picture: each sees each, so scores take the square of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +127,8 @@ def read_yarn(scaling: ConfigReader | None) -> Yarn | None:
         scaling.number("beta_slow"),
         scaling.integer("original_max_position_embeddings"),
     )
+    if yarn.factor < 1:
+        raise ConfigError(scaling.name("factor"), f"{yarn.factor} would shrink the context: must be at least 1")
     if yarn.beta_fast <= yarn.beta_slow:
         raise ConfigError(scaling.name("beta_fast"), f"must be above beta_slow ({yarn.beta_slow})")
     return yarn
@@ -159,6 +166,9 @@ def read_engram(text: ConfigReader, num_layers: int) -> EngramConfig | None:
     )
     if engram.longest < 2:
         raise ConfigError(text.name("engram_max_ngram_size"), "must be at least 2")
+    tables = len(layers) * (engram.longest - 1) * engram.num_heads
+    if tables > MOST_TABLES:
+        raise ConfigError(text.name("engram_n_heads"), f"make {tables} tables, more than the {MOST_TABLES} at most")
     if engram.head_dim % 32:
         raise ConfigError(
             text.name("engram_head_dim"), f"{engram.head_dim} is no multiple of 32: scales cover 32 columns"
@@ -181,24 +191,27 @@ def read_draft(text: ConfigReader, draft_layers: int, num_layers: int) -> DraftC
 
 
 def read_vision(vision: ConfigReader) -> VisionConfig:
-    ratio = vision.raw("max_wh_ratio")
-    if ratio is not None and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or ratio < 1):
+    ratio = None if vision.raw("max_wh_ratio") is None else vision.number("max_wh_ratio")
+    if ratio is not None and ratio < 1:
         raise ConfigError(vision.name("max_wh_ratio"), f"must be null or a number from 1, not {ratio!r}")
     config = VisionConfig(
         vision.integer("hidden_size", most=1 << 16),
         vision.integer("num_hidden_layers", most=1024),
         vision.integer("num_attention_heads", most=1 << 10),
         vision.integer("intermediate_size", most=1 << 18),
-        vision.integer("patch_size", most=1 << 10),
+        vision.integer("patch_size", most=1 << 6),
         vision.integer("downsample_ratio", most=64),
         vision.integer("max_image_tokens"),
         vision.integer("min_pixels"),
-        None if ratio is None else float(ratio),
+        ratio,
     )
     if config.hidden % (4 * config.num_heads):
         words = f"{config.hidden} is no multiple of 4 x {config.num_heads} heads: rows and columns turn pairs of values"
         raise ConfigError(vision.name("hidden_size"), words)
     if config.max_tokens < LEAST_IMAGE_TOKENS:
         words = f"must be at least {LEAST_IMAGE_TOKENS}: a beginning, a cell, the end of its line, an end"
+        raise ConfigError(vision.name("max_image_tokens"), words)
+    if (patches := config.max_tokens * config.downsample**2) > MOST_PATCHES:
+        words = f"{config.max_tokens} make pictures of {patches} patches, more than the {MOST_PATCHES} at most"
         raise ConfigError(vision.name("max_image_tokens"), words)
     return config

@@ -23,6 +23,7 @@ OPTIONAL_SUFFIX = "ffn.gate.bias_vl"
 # Heads and embeddings of draft layers are the backbone's own: copies in a file are passed over.
 TIED = re.compile(r"mtp\.\d+\.(embed|head)\.weight")
 NOT_A_NUMBER = 255  # as a scale byte
+ROWS_AT_ONCE = 1 << 12  # that are looked at, so that no large matrix is in memory twice
 
 
 class RawCheckpoint(Protocol):
@@ -69,18 +70,26 @@ class TensorReader:
         return name in self._names
 
     def floats(self, name: str) -> Tensor:
-        """A float32 copy of a BF16 or F32 tensor."""
-        return self._checkpoint.raw(self._names[name]).to(torch.float32, copy=True).contiguous()
+        """A float32 copy of a BF16 or F32 tensor. Errors: ModelError as ``plain``."""
+        return self.plain(name).to(torch.float32, copy=True).contiguous()
 
     def plain(self, name: str) -> Tensor:
-        """A BF16 or F32 matrix as it is stored, to be packed."""
-        return self._checkpoint.raw(self._names[name])
+        """A BF16 or F32 tensor as it is stored, to be packed. Errors: ModelError for a value that is not finite."""
+        return self._finite(name, self._checkpoint.raw(self._names[name]))
+
+    def _finite(self, name: str, values: Tensor) -> Tensor:
+        """Some such values would show in every answer, others (of a gate, of index keys) only make worse ones."""
+        for part in values.split(ROWS_AT_ONCE):
+            if not part.isfinite().all():
+                raise ModelError(f"{self.source}: {name}", "holds a value that is not finite")
+        return values
 
     def matrix(self, name: str) -> Tensor:
-        """``name.weight`` (FP8 tiles or FP4 rows) times its scales, exactly."""
+        """``name.weight`` (FP8 tiles or FP4 rows) times its scales, exactly. Errors: ModelError as ``plain``."""
         codes, scale = self.coded(name)
         kind = self._table[f"{name}.weight"].kind
         values = quantise.fp4_rows(codes, scale) if kind == FP4 else quantise.fp8_tiles(codes, scale)
+        self._finite(f"{name}.weight", values)
         narrow = values.to(torch.bfloat16)
         return narrow if torch.equal(narrow.to(torch.float32), values) else values
 
