@@ -86,5 +86,5 @@ def _line(given: Any, where: str, role: str, pictures: list[NamedPicture] | None
         raise InvalidRequest(where, str(error)) from error
     if part.type != "image" or part.source is not None:
         return line(part, where, role, pictures)
-    check_place(where, role, pictures).append(NamedPicture(f"{where}.image", given.get("image")))
+    check_place(part, where, role, pictures).append(NamedPicture(f"{where}.image", given.get("image")))
     return HOLDER

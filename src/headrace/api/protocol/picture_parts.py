@@ -39,7 +39,7 @@ def line(part: Part, where: str, role: str, pictures: list[NamedPicture] | None)
     """What stands for a part in its message's text: a text itself, ``HOLDER`` for a picture, which ``pictures`` gets
     (None: the model has no eyes). Raises InvalidRequest naming what is wrong."""
     if part.type in KINDS:
-        read_picture(part, where, check_place(where, role, pictures))
+        read_picture(part, where, check_place(part, where, role, pictures))
         return HOLDER
     if part.type not in TEXTS:
         kinds = f"parts are text, or pictures ({', '.join(KINDS)})"
@@ -49,10 +49,10 @@ def line(part: Part, where: str, role: str, pictures: list[NamedPicture] | None)
     return part.text
 
 
-def check_place(where: str, role: str, pictures: list[NamedPicture] | None) -> list[NamedPicture]:
+def check_place(part: Part, where: str, role: str, pictures: list[NamedPicture] | None) -> list[NamedPicture]:
     """``pictures``, where one more of a message of this role may be added. Raises InvalidRequest."""
     if pictures is None:
-        raise InvalidRequest(where, "this model has no eyes: it reads text only")
+        raise InvalidRequest(where, f"a part of type {part.type!r}: this model has no eyes, it reads text only")
     if role not in PICTURED_ROLES:
         places = "messages of the user and results of tools"
         raise InvalidRequest(where, f"pictures are read in {places} only, not in a message of role {role!r}")
