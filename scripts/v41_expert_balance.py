@@ -23,14 +23,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace import LLM, SamplingParams
+from headrace.contract.errors import ConfigError
 from headrace.lab.bench.documents import check_text, insert_text
 from headrace.lab.bench.machine import describe, machine_facts
+from headrace.lab.script_arguments import positive, positives, run_script, v41_source
 from headrace.lab.v41_training.measure import prompts_of
-from headrace.lab.v41_training.text import read_texts
+from headrace.lab.v41_training.text import VOCAB, read_texts
 from headrace.models.deepseek_v41.experts import LocalExperts
 from headrace.models.deepseek_v41.forward import V41Model
 from headrace.models.deepseek_v41.params import MoEParams
 from headrace.models.deepseek_v41.step import Program
+from headrace.models.weights import open_checkpoint
 from headrace.parallel.eplb.balancer import Balancer, ExpertShare
 from headrace.parallel.eplb.placement import imbalance
 from headrace.parallel.eplb.stats import RebalanceConfig
@@ -71,7 +74,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Served:
-    """A run of the group. Times are between two tokens of a request, ms."""
+    """A run of the group. Times are between two tokens of a request, ms. ``balance``: 0 where none is known yet."""
 
     moves: int
     balance: float
@@ -83,7 +86,7 @@ class Served:
 def routing(args: argparse.Namespace, prompts: list[list[int]]) -> list[Counts]:
     with LLM(args.model, kv_store="off", num_threads=1) as llm:
         model = llm.engine.worker._runner.model
-        assert isinstance(model, V41Model), "this script is about DeepSeek-V4.1"
+        assert isinstance(model, V41Model)  # ``check`` has seen to that
         model.experts = counting = CountingExperts(model)
         generate(llm, prompts, args.tokens)
     return counting.steps
@@ -144,23 +147,26 @@ def serve(args: argparse.Namespace, prompts: list[list[int]], interval: int) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="v41-mini")
-    parser.add_argument("--requests", type=int, default=32)
-    parser.add_argument("--tokens", type=int, default=200, help="of each request")
-    parser.add_argument("--prompt", type=int, default=32, help="tokens of each prompt")
-    parser.add_argument("--interval", type=int, default=40)
-    parser.add_argument("--window", type=int, default=40)
+    parser.add_argument("--requests", type=positive, default=32)
+    parser.add_argument("--tokens", type=positive, default=200, help="of each request")
+    parser.add_argument("--prompt", type=positive, default=32, help="tokens of each prompt")
+    parser.add_argument("--interval", type=positive, default=40)
+    parser.add_argument("--window", type=positive, default=40)
     parser.add_argument("--spares", type=int, default=1)
-    parser.add_argument("--ranks", default="2,4,8")
+    parser.add_argument("--ranks", type=positives, default=[2, 4, 8], metavar="N,N")
     parser.add_argument("--rounds", type=int, default=1, help="of the group, without moves and with")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", type=Path, help="document to write the tables into")
     args = parser.parse_args()
     if args.table is not None:
         check_text(args.table, MARKER)
+    check(args)
     prompts = prompts_of(read_texts().held_out, args.prompt)[: args.requests]
+    if len(prompts) < args.requests:
+        raise ConfigError("--requests", f"the held-out text has {len(prompts)} prompts of {args.prompt} tokens")
     config = RebalanceConfig(args.spares, args.window, args.interval)
     steps = routing(args, prompts)
-    placed = [place(steps, int(ranks), args.spares, config) for ranks in args.ranks.split(",")]
+    placed = [place(steps, ranks, args.spares, config) for ranks in args.ranks]
     served = [
         (name, serve(args, prompts, n)) for _ in range(args.rounds) for name, n in (("no", 0), ("yes", args.interval))
     ]
@@ -175,6 +181,22 @@ def main() -> None:
         insert_text(args.table, MARKER, f"Measured on: {describe(machine_facts())}; model {args.model}. {text}")
 
 
+def check(args: argparse.Namespace) -> None:
+    """Before anything is loaded or measured. Raises ConfigError."""
+    source = v41_source(args.model, vocab=VOCAB)
+    text = open_checkpoint(Path(source.path), dummy_seed=0 if source.dummy else None).config["text_config"]
+    layers, experts = text["num_hidden_layers"], text["n_routed_experts"]
+    if args.spares < 0:
+        raise ConfigError("--spares", f"must not be negative, got {args.spares}")
+    if max(args.ranks) > experts:
+        raise ConfigError("--ranks", f"{max(args.ranks)} ranks cannot share {experts} experts")
+    if args.window > args.interval:
+        raise ConfigError("--window", f"must be no more than --interval, {args.interval}, got {args.window}")
+    least = args.interval + layers + 1  # a placement, a turn for every layer, and a step that is measured
+    if args.tokens < least:
+        raise ConfigError("--tokens", f"must be at least {least} with --interval {args.interval}, got {args.tokens}")
+
+
 def placed_table(rows: list[Placed]) -> str:
     lines = ["| ranks | slots | slowest over mean, before | after | experts copied to other ranks | layers changed |"]
     lines.append("|---:|---:|---:|---:|---:|---:|")
@@ -186,9 +208,10 @@ def served_table(rows: list[tuple[str, Served]]) -> str:
     lines = ["", "| two processes, experts move | moved | balance | between tokens, p50, ms | p99 | longest |"]
     lines.append("|---|---:|---:|---:|---:|---:|")
     for name, s in rows:
-        lines.append(f"| {name} | {s.moves} | {s.balance:.3f} | {s.p50:.1f} | {s.p99:.1f} | {s.longest:.1f} |")
+        balance = f"{s.balance:.3f}" if s.balance else "–"  # nothing was measured over enough steps yet
+        lines.append(f"| {name} | {s.moves} | {balance} | {s.p50:.1f} | {s.p99:.1f} | {s.longest:.1f} |")
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from headrace import LLM
+from headrace.lab.script_arguments import positive, run_script, v41_source
 from headrace.lab.v41_training.measure import acceptance, counted_losses, held_out_loss, prompts_of
 from headrace.lab.v41_training.text import VOCAB, Texts, in_order, read_texts
 
@@ -19,12 +20,13 @@ RULES = {"greedy": (0.0, "exact"), "drawn": (1.0, "rejection"), "drawn, exact": 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="v41-mini")
-    parser.add_argument("--length", type=int, default=256, help="tokens per piece of held-out text")
+    parser.add_argument("--length", type=positive, default=256, help="tokens per piece of held-out text")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--prompts", type=int, default=16, help="continuations whose drafts are counted")
-    parser.add_argument("--tokens", type=int, default=48, help="tokens of each")
+    parser.add_argument("--prompts", type=positive, default=16, help="continuations whose drafts are counted")
+    parser.add_argument("--tokens", type=positive, default=48, help="tokens of each")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
+    v41_source(args.model, vocab=VOCAB)
     texts = read_texts()
     found = {"losses": losses(texts, args), "drafts": drafts(texts, args)}
     if args.json:
@@ -69,4 +71,4 @@ def drafts(texts: Texts, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

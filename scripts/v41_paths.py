@@ -27,9 +27,10 @@ from headrace.kernels.resolve import resolve_ops
 from headrace.kernels.runtime import configure
 from headrace.lab.bench.documents import check_text, insert_text
 from headrace.lab.bench.machine import describe, machine_facts
+from headrace.lab.script_arguments import positive, positives, run_script, v41_source
 from headrace.models.context import ForwardContext, GroupIndex, Model
 from headrace.models.registry import load_model
-from headrace.models.sources import ModelSource, resolve_model
+from headrace.models.sources import ModelSource
 from headrace.models.weights import open_checkpoint
 from headrace.worker.kv_tensors import allocate_kv
 
@@ -126,23 +127,22 @@ def table(rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", default="v41-mini")
-    parser.add_argument("--streams", default="1,8,32")
-    parser.add_argument("--depth", type=int, default=512)
-    parser.add_argument("--prompt", type=int, default=2048)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--streams", type=positives, default=[1, 8, 32], metavar="N,N")
+    parser.add_argument("--depth", type=positive, default=512)
+    parser.add_argument("--prompt", type=positive, default=2048)
+    parser.add_argument("--repeats", type=positive, default=7)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", type=Path, help="document to write the table into")
     args = parser.parse_args()
     if args.table is not None:
         check_text(args.table, MARKER)
     configure("cpu", 1)
-    source = resolve_model(args.model, offline=True)
+    source = v41_source(args.model)
     fast, reference = resolve_ops("cpu", strict=True), resolve_ops("reference")
     own = {name: getattr(reference, name) for name in ("latent_attention", "choose_entries")}
     plain, model = replace(fast, **own), load(source, fast)
     with torch.inference_mode():
-        streams = [int(n) for n in args.streams.split(",")]
-        rows = [decode(model, fast, plain, n, args.depth, args.repeats) for n in streams]
+        rows = [decode(model, fast, plain, n, args.depth, args.repeats) for n in args.streams]
         rows.append(prefill(model, fast, plain, args.prompt, args.repeats))
     print(json.dumps([asdict(row) for row in rows]) if args.json else table(rows))
     if args.table is not None:
@@ -152,4 +152,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

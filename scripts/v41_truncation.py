@@ -29,11 +29,12 @@ from headrace.contract.errors import ConfigError
 from headrace.kernels.resolve import resolve_ops
 from headrace.lab.bench.documents import check_text, insert_text
 from headrace.lab.bench.machine import describe, machine_facts
+from headrace.lab.script_arguments import positives, run_script, v41_source
 from headrace.models.context import ForwardContext, GroupIndex
 from headrace.models.deepseek_v41.forward import V41Model
 from headrace.models.deepseek_v41.truncation import BACKTRACKING, COMPACT, OFF, Truncation, check_truncation, exact_keep
 from headrace.models.registry import load_model
-from headrace.models.sources import ModelSource, resolve_model
+from headrace.models.sources import ModelSource
 from headrace.models.weights import open_checkpoint
 from headrace.models.weights.dummy import DummyCheckpoint
 from headrace.worker.kv_tensors import allocate_kv
@@ -163,8 +164,14 @@ def row_of(model: V41Model, keep: int, tokens: int, part: Run, whole: Run, whole
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--tokens", default="2048")
-    parser.add_argument("--keep", default="")
+    parser.add_argument("--tokens", type=positives, default=[2048], metavar="N,N")
+    parser.add_argument(
+        "--keep",
+        type=positives,
+        default=[],
+        metavar="N,N",
+        help="default: the least that may be kept (a window and twelve), and the number from which it is exact",
+    )
     parser.add_argument("--wide", action="store_true", help="a larger shape of the same kind, with dummy weights")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--table", type=Path, help="document to write the table into")
@@ -172,12 +179,12 @@ def main() -> None:
     if args.table is not None:
         check_text(args.table, marker_of(args))
     torch.set_num_threads(1)
-    source = resolve_model(args.model, offline=True)
+    source = v41_source(args.model)
     model = load(source, wide=args.wide)
-    lengths = [int(n) for n in args.tokens.split(",")]
+    lengths = args.tokens
     least, exact = model.config.window + BACKTRACKING, exact_keep(model.config)
-    keeps = [int(k) for k in args.keep.split(",") if k] or [least, exact]
-    check(model, lengths, keeps)
+    keeps = args.keep or [least, exact]
+    check(model, lengths, keeps, least)
     rows: list[Row] = []
     with torch.inference_mode():
         for tokens in lengths:
@@ -200,16 +207,18 @@ def load(source: ModelSource, *, wide: bool) -> V41Model:
         config = {**checkpoint.config, "text_config": {**kept, **WIDE}}
         checkpoint, token_map = DummyCheckpoint(f"{source.name}, wider", config, seed=0), None
     model = load_model(checkpoint, resolve_ops("cpu", strict=True), exact=True, token_map=token_map)
-    assert isinstance(model, V41Model), "this script is about DeepSeek-V4.1"
+    assert isinstance(model, V41Model)  # v41_source has seen to that
     return model
 
 
-def check(model: V41Model, lengths: list[int], keeps: list[int]) -> None:
+def check(model: V41Model, lengths: list[int], keeps: list[int], least: int) -> None:
     """Before the first run. Raises ConfigError."""
     for keep in keeps:
+        if keep < least:
+            raise ConfigError("--keep", f"must be at least {least} with this model, got {keep}")
         check_truncation(Truncation(COMPACT, keep), model.config)
     if max(lengths) + FOLLOWING > model.max_positions:
-        raise ConfigError("tokens", f"{max(lengths)} and {FOLLOWING} more exceed {model.max_positions} positions")
+        raise ConfigError("--tokens", f"{max(lengths)} and {FOLLOWING} more exceed {model.max_positions} positions")
 
 
 def marker_of(args: argparse.Namespace) -> str:
@@ -235,4 +244,4 @@ def table(rows: list[Row]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

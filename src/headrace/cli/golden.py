@@ -13,7 +13,7 @@ from headrace.contract.errors import ConfigError
 
 from .console import print_json, print_table, to_stderr
 from .flags import EngineFlags, ReportFlags, flagged
-from .guard import GuardedCommand
+from .guard import EngineCommand
 
 if TYPE_CHECKING:
     from headrace.lab.golden.actions import Checked
@@ -32,8 +32,8 @@ def golden_app() -> typer.Typer:
     """The group of commands."""
     app = typer.Typer(no_args_is_help=True, help="Compare answers with what they were, to the bit.")
     app.callback()(_group)
-    app.command("check", cls=GuardedCommand)(check)
-    app.command("refresh", cls=GuardedCommand)(refresh)
+    app.command("check", cls=EngineCommand)(check)
+    app.command("refresh", cls=EngineCommand)(refresh)
     return app
 
 

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 from headrace.contract.errors import BAD_INPUT, HeadraceError
 
 from .console import printable, to_stderr
+from .interrupts import import_engine
 
 SOME_FAILED = 3
 INTERRUPTED = 130
@@ -28,7 +29,7 @@ class GuardedCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            return self.run(ctx)
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(BROKEN_PIPE) from None
@@ -40,6 +41,18 @@ class GuardedCommand(TyperCommand):
             if type(error).__module__.startswith(("typer", "click")):  # usage errors and exits are the library's
                 raise
             raise typer.Exit(report(error, _wants_traceback(ctx))) from None
+
+    def run(self, ctx: Any) -> Any:
+        """The command itself, unguarded."""
+        return super().invoke(ctx)
+
+
+class EngineCommand(GuardedCommand):
+    """One that needs the engine whatever its arguments. It is imported first: who interrupts that is obeyed at once."""
+
+    def run(self, ctx: Any) -> Any:
+        import_engine()
+        return super().run(ctx)
 
 
 def report(error: BaseException, with_traceback: bool) -> int:

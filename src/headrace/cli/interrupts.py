@@ -2,12 +2,16 @@
 
 A KeyboardInterrupt in the middle of a step would leave scheduler and worker at odds; so while requests run, the
 first Ctrl-C (or SIGTERM) only sets a flag, and the loop ends between two steps. A second Ctrl-C does not wait.
+While modules are imported nothing is open yet, and the program just ends. Must itself import next to nothing.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -63,3 +67,32 @@ def end_in_order_when_asked() -> None:
 
     for number in signals_to_heed()[1:]:
         signal.signal(number, unwind)
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """For imports, before anything is open: whoever asks to stop is obeyed on the spot, with the shell's exit code and
+    without a word. An exception would show where the imports had come to, and those of torch swallow it, turn it into
+    another one or end in ``std::terminate``. Nothing at all where somebody else listens to Ctrl-C."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield
+        return
+    previous = {number: signal.signal(number, _leave) for number in signals_to_heed()}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _leave(signum: int, _frame: FrameType | None) -> None:
+    os._exit(128 + signum)
+
+
+def import_engine() -> None:
+    """Torch, and all that is built on it: seconds on a cold machine. Before anything is opened or shown."""
+    with leaving_at_once():
+        import headrace.api.llm  # noqa: F401

@@ -14,6 +14,7 @@ from headrace.config import EngineConfig
 from headrace.contract.errors import ConfigError
 
 from .console import bytes_text, to_stderr
+from .interrupts import import_engine
 
 if TYPE_CHECKING:
     from headrace.api.llm import LLM
@@ -23,10 +24,11 @@ UNITS = {"load": "tensors", "start": "engines"}
 
 
 class Loaded(NamedTuple):
-    """``load_s``: seconds from nothing to a model that is ready, pulling included."""
+    """``load_s``: seconds from nothing to a model that is ready, pulling included. ``speculates``: it was asked to."""
 
     llm: LLM
     load_s: float
+    speculates: bool = False
 
 
 @contextmanager
@@ -34,6 +36,7 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
     """A model for the length of a ``with``. Raises ConfigError for a name nothing is known by."""
     check_model_names(config)
     start = time.monotonic()
+    import_engine()
     with progress_bars(config.model.model) as progress:
         from headrace.api.llm import LLM
 
@@ -44,7 +47,7 @@ def loaded_llm(config: EngineConfig, verbose: bool) -> Iterator[Loaded]:
             to_stderr(f"{llm.model_name}: loaded in {seconds:.1f} s; context {llm.max_model_len} tokens")
             for words in (llm.pool.words, *llm.notes):
                 to_stderr(words)
-        yield Loaded(llm, seconds)
+        yield Loaded(llm, seconds, config.speculation.speculation != "none")
 
 
 def check_model_names(config: EngineConfig) -> None:

@@ -17,7 +17,7 @@ from .embed import embed
 from .generate import generate
 from .golden import golden_app
 from .guard import GuardedCommand
-from .interrupts import end_in_order_when_asked
+from .interrupts import end_in_order_when_asked, leaving_at_once
 from .kv import kv_app
 from .kvstore import kvstore_app
 from .models import models_app
@@ -70,9 +70,11 @@ def top(version: Version = False) -> None:
 
 
 def main() -> None:
-    """Entry of the ``headrace`` script."""
+    """Runs the command that the arguments name."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # a terminal that lacks a character must not end the program
+    with leaving_at_once():
+        app = build_app()
     end_in_order_when_asked()
-    build_app()(prog_name="headrace")
+    app(prog_name="headrace")

@@ -53,8 +53,8 @@ def result(loaded: Loaded, streamed: Streamed) -> dict[str, Any]:
     """The JSON object of one completion."""
     record = completion(streamed.output)
     stats = loaded.llm.engine.stats
-    drafts = {"verified": stats.verified_drafts, "accepted": stats.accepted_drafts}
-    speculation = {"drafts": drafts} if stats.verified_drafts else {}
+    drafts = {"verified": stats.verified_drafts, "accepted": stats.accepted_drafts, "paused": not stats.speculating}
+    speculation = {"drafts": drafts} if loaded.speculates else {}
     return {
         "model": loaded.llm.model_name,
         **record,
@@ -64,11 +64,14 @@ def result(loaded: Loaded, streamed: Streamed) -> dict[str, Any]:
 
 
 def drafts_text(loaded: Loaded) -> str:
-    """What speculation brought, as the end of a line; nothing where no draft was verified."""
-    stats = loaded.llm.engine.stats
-    if not stats.verified_drafts:
+    """What speculation brought, as the end of a line; nothing where nobody asked for it."""
+    if not loaded.speculates:
         return ""
-    return f"; {stats.accepted_drafts} of {stats.verified_drafts} drafts accepted"
+    stats = loaded.llm.engine.stats
+    paused = "" if stats.speculating else "; speculation is paused: it lost"
+    if not stats.verified_drafts:
+        return f"; no draft was worth verifying (--no-speculation-guard verifies all){paused}"
+    return f"; {stats.accepted_drafts} of {stats.verified_drafts} drafts accepted{paused}"
 
 
 def summary(streamed: Streamed) -> str:

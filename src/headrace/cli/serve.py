@@ -23,7 +23,7 @@ from headrace.contract.sizes import parse_size
 
 from .console import print_json, to_stderr
 from .flags import EngineFlags, ReportFlags, flagged
-from .interrupts import Terminated
+from .interrupts import Terminated, import_engine
 from .loading import check_model_names
 from .serve_roles import RoleFlags, serve_role, starter
 
@@ -96,6 +96,7 @@ def serve(
     config = engine.resolve()
     check_model_names(config)
     roles.check()
+    import_engine()
     if roles.role is not None:
         serve_role(config, roles, report)
         return

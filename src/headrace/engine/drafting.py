@@ -76,6 +76,7 @@ class Drafting:
         self._costs = costs
         self._guard = guard
         self._pause = pause or (lambda _: None)
+        self._warned = False
 
     @property
     def on(self) -> bool:
@@ -138,5 +139,13 @@ class Drafting:
             return
         if self._guard.add(step, self._costs.plain_ms(step.num_seqs)):
             self._pause(not self._guard.on)
-            state, gain = ("tried again", "") if self._guard.on else ("paused", f": gain {self._guard.gain:.2f}")
-            log.info("speculation is %s%s", state, gain)
+            self._tell(self._guard)
+
+    def _tell(self, guard: Guard) -> None:
+        """The first pause is a warning, which shows unless somebody hides it; pauses come again and again."""
+        if guard.on:
+            log.info("speculation is tried again")
+            return
+        words = "speculation is paused: gain %.2f, below that of plain steps; it is tried again now and then"
+        log.log(logging.INFO if self._warned else logging.WARNING, f"{words} (docs/speculation.md)", guard.gain)
+        self._warned = True

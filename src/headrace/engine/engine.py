@@ -99,6 +99,7 @@ class Engine:
         self._outputs = OwnedOutputs(poison=self._guard.on)
         stored = connector.counts if connector else None
         self._counts = StepCounts(core, graph_steps, self._cadence.votes, stored, expert_load)
+        self._counts.speculating = drafting is not None and drafting.on
         self.stats: EngineStats = self._counts.snapshot()  # replaced whole after each turn: any thread may read it
 
     # -- doors, any thread -------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ TABLE: tuple[Metric, ...] = (
     _counter("sampled_tokens", "Tokens drawn."),
     _counter("draft_tokens", "Drafts verified.", alias="spec_decode_num_draft_tokens"),
     _counter("accepted_draft_tokens", "Drafts that were emitted.", alias="spec_decode_num_accepted_tokens"),
-    _gauge("speculating", "1 while drafts are verified; 0 where speculation is off or paused because it loses."),
+    _gauge("speculating", "1 while drafts may be verified; 0 where speculation is off or paused because it loses."),
     _counter("graph_steps", "Steps by the graph mode they ran in.", ("mode",)),
     _counter("device_busy_seconds", "Time the device computed."),
     _counter("device_bubble_seconds", "Time the device stood idle although there was work."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
@@ -16,9 +17,10 @@ from headrace.cli.console import bytes_text, printable
 from headrace.cli.flags import EngineFlags, ReportFlags, SamplingFlags, flagged
 from headrace.cli.guard import GuardedCommand, one_line
 from headrace.cli.interrupts import Interrupts
-from headrace.cli.loading import PlainProgress, check_model_name
+from headrace.cli.loading import Loaded, PlainProgress, check_model_name
 from headrace.cli.main import build_app
 from headrace.cli.model_facts import ranges
+from headrace.cli.run import drafts_text
 from headrace.contract.errors import ConfigError, HeadraceError, InvalidRequest, PullError, UnknownModel, WorkerError
 from headrace.contract.sizes import parse_size
 
@@ -218,3 +220,23 @@ def test_a_name_that_can_be_no_model_is_bad_input_for_every_command(spec: str) -
         result = CliRunner().invoke(build_app(), command)
         assert result.exit_code == 2
         assert f"error: {spec}: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("verified", "speculating", "words"),
+    [
+        (40, True, ["12 of 40 drafts accepted"]),
+        (40, False, ["12 of 40 drafts accepted", "paused"]),
+        (0, True, ["no draft was worth verifying", "--no-speculation-guard"]),
+        (0, False, ["no draft was worth verifying", "paused"]),
+    ],
+)
+def test_what_became_of_drafts_is_said_even_when_there_were_none(
+    verified: int, speculating: bool, words: list[str]
+) -> None:
+    stats = SimpleNamespace(verified_drafts=verified, accepted_drafts=12, speculating=speculating)
+    llm: Any = SimpleNamespace(engine=SimpleNamespace(stats=stats))
+    text = drafts_text(Loaded(llm, 1.0, speculates=True))
+    assert all(word in text for word in words)
+    assert ("paused" in text) == (not speculating)
+    assert drafts_text(Loaded(llm, 1.0)) == ""
