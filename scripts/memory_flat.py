@@ -49,7 +49,7 @@ def main() -> int:
     rows = []
     with LLM(args.model, kv_memory=64 << 20, max_model_len=512, kv_store="off") as llm:
         vocab = 1000 if llm.tokenizer is None else llm.tokenizer.vocab_size
-        vocab = min(vocab, llm.vocab_size)
+        vocab = min(vocab, llm.vocab_size if llm.eyes is None else llm.eyes.token_id)  # no place for pictures
         started = time.monotonic()
         round_size = max(1, args.requests // 20)
         for done in range(round_size, args.requests + 1, round_size):

@@ -194,4 +194,5 @@ def _check_experts(config: EngineConfig) -> None:
     _require(voted, "expert_parallel", f"{shared}: it needs the voted discipline")
     _require(group.data_parallel_size > 1, "expert_parallel", "needs a data_parallel_size of 2 or more")
     drafts = config.speculation.speculation != "none" and config.speculation.speculation_guard
-    _require(not drafts, "expert_parallel", f"{shared}: no rank can measure what its drafts cost (speculation_guard)")
+    words = f"{shared}, none can measure what drafts cost: set speculation_guard to false (--no-speculation-guard)"
+    _require(not drafts, "expert_parallel", words)

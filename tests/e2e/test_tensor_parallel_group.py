@@ -39,10 +39,12 @@ def test_two_processes_equal_one_to_the_bit(model: str) -> None:
 
 def test_a_follower_that_dies_ends_the_engine_with_a_reason(model: str) -> None:
     with LLM(model, **SETTINGS, tensor_parallel_size=2) as team:
-        [process] = team.engine.worker._runner._on_close.__self__._processes
+        ranks = team.engine.worker._runner._on_close.__self__
+        [process] = ranks._processes
         process.kill()
         process.wait(60)
-        with pytest.raises((GroupBroken, WorkerError), match="is gone"):
+        assert ranks.gone() == f"rank 1 of 2 (process {process.pid}) ended: exit code -9"
+        with pytest.raises((GroupBroken, WorkerError), match=r"is gone|rank 1 of 2 \(process"):
             answers(team)
 
 

@@ -4,10 +4,13 @@ stay what they are without them."""
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
 from headrace import LLM, SamplingParams
+from headrace.cli.model_facts import model_facts
+from headrace.contract.errors import ConfigError
 from headrace.models.sources import list_models, resolve_model
 
 NAME = "v41-mini"
@@ -23,6 +26,23 @@ def test_it_is_there_without_fetching() -> None:
     [listed] = [m for m in list_models() if m.name == NAME]
     assert listed.path == source.path
     assert listed.size_bytes < 20_000_000
+
+
+def test_what_is_shown_of_it_is_what_is_read(tmp_path: Path) -> None:
+    """Another checkpoint in a folder below is not part of it."""
+    source = resolve_model(NAME, offline=True).path
+    for file in source.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "model.safetensors").symlink_to(source / "model.safetensors")
+    facts = model_facts(str(tmp_path))
+    assert facts["size_bytes"] == (source / "model.safetensors").stat().st_size
+    assert all(group["bytes_per_token"] or group["bytes_per_block"] for group in facts["kv"]["groups"])
+
+
+def test_a_kv_dtype_that_would_change_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^kv_dtype: .*records in formats of its own"):
+        LLM(NAME, kv_dtype="int8", **SETTINGS)
 
 
 @pytest.fixture(scope="module")

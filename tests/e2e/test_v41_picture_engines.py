@@ -17,7 +17,7 @@ from headrace import LLM, AsyncLLM, SamplingParams
 from headrace.api import role_service
 from headrace.cli.serve_roles import RoleFlags, serve_role
 from headrace.config import resolve
-from headrace.contract.errors import ConfigError, EngineDead, InvalidRequest
+from headrace.contract.errors import ConfigError, InvalidRequest, StartRefused
 
 SETTINGS: dict[str, Any] = {"kv_memory": 64 << 20, "num_threads": 2, "max_model_len": 256}
 MODEL = "v41-mini"
@@ -108,7 +108,7 @@ def test_the_synchronous_front_and_exact_arithmetic(alone: list[Any]) -> None:
 def test_a_model_without_eyes_needs_no_encoder(tmp_path: Path) -> None:
     config = dict(tiny_models.CONFIGS["llama"])
     path = tiny_models.write_directory(tmp_path, config, tiny_models.random_tensors(config))
-    with pytest.raises(EngineDead, match=r"the encoder did not start: encoder_process: .* reads text only"):
+    with pytest.raises(StartRefused, match=r"the encoder did not start: encoder_process: .* reads text only"):
         LLM(str(path), kv_memory=64 << 20, encoder_process=True)
 
 

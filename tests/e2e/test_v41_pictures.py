@@ -45,7 +45,7 @@ def cold() -> list[Any]:
 
 
 def test_rows_are_those_of_the_tower(cold: list[Any]) -> None:
-    """Prompt logprobs of the engine against the model run by hand, and against the same prompt without the picture."""
+    """Prompt logprobs of the engine against the model run by hand, and against other tokens in the picture's place."""
     of = model(VARIANTS[0])
     ids, [picture] = expand(of.eyes, prompt(1)["prompt_token_ids"], prompt(1)["images"])
     with torch.inference_mode():
@@ -55,12 +55,13 @@ def test_rows_are_those_of_the_tower(cold: list[Any]) -> None:
         logs = of.logits(of.run(of.begin(runner.context({0: ids})), placed)).log_softmax(1)
     with LLM(str(folder()), **SETTINGS) as llm:
         [seen] = llm.generate(prompt(1), SCORED)
-        [blind] = llm.generate({"prompt_token_ids": ids}, SCORED)
+        blind_ids = [5 if token == 1018 else token for token in ids]
+        [blind] = llm.generate({"prompt_token_ids": blind_ids}, SCORED)
     found = [entry[token].logprob for token, entry in zip(ids[1:], seen.prompt_logprobs[1:])]
-    others = [entry[token].logprob for token, entry in zip(ids[1:], blind.prompt_logprobs[1:])]
+    others = [blind.prompt_logprobs[at][token].logprob for at, token in enumerate(ids) if at > picture.end]
     expected = [float(logs[at, token]) for at, token in enumerate(ids[1:])]
     assert found == pytest.approx(expected, abs=1e-4)
-    assert max(abs(a - b) for a, b in zip(found, others)) > 0.1
+    assert max(abs(a - b) for a, b in zip(found[picture.end :], others, strict=True)) > 0.1
     assert cold[0] != cold[1]
 
 
@@ -95,6 +96,11 @@ def test_a_conversation_shows_them_too() -> None:
         for bad, field in (({"type": "image_url", "image_url": {"url": "http://x"}}, r"image_url"), ({"type": 5}, "")):
             with pytest.raises(InvalidRequest, match=rf"^messages\[0\]\.content\[1\]\.?{field}: "):
                 llm.chat([{"role": "user", "content": [part, bad]}], GREEDY)
+
+
+def test_a_place_holder_without_its_picture_is_refused() -> None:
+    with LLM(str(folder()), **SETTINGS) as llm, pytest.raises(InvalidRequest, match=r"^prompt: .*id 1018.*images"):
+        llm.generate({"prompt_token_ids": [*BEFORE, 1018, *AFTER]}, GREEDY)
 
 
 def test_a_model_without_eyes_refuses_pictures(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -196,6 +197,22 @@ def test_closing_ends_what_waits(tmp_path: Path) -> None:
     assert set(asker.ended(2)) == {"one", "two"}
     with pytest.raises(EngineDead):
         asker.ask("late", b"cat!")
+
+
+def test_nobody_waits_beyond_the_deadline_for_an_answer() -> None:
+    """Polls are as long as nobody looks after the child, which a short deadline must not be rounded up to."""
+    waits: list[int] = []
+
+    class Silent:
+        def poll(self, wait_ms: int, _: int = 0) -> bool:
+            waits.append(wait_ms)
+            time.sleep(wait_ms / 1000)
+            return False
+
+    encoder = object.__new__(EncoderProcess)
+    encoder._socket, encoder._process = Silent(), SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
+    assert encoder._receive(time.monotonic() + 0.02) is None
+    assert max(waits, default=0) <= 20
 
 
 def test_one_that_cannot_start_says_why() -> None:

@@ -22,8 +22,8 @@ from headrace.engine.client import EngineClient
 from headrace.engine.starting import Flag
 
 from .assembly import Assembly
-from .chat_pictures import chat_prompt
 from .connect import connect
+from .conversations import chat_prompt
 from .output import RequestOutput
 from .prompts import Prepared, Preparer, Prompt
 from .text.tokenizer import Tokenizer

@@ -20,7 +20,10 @@ from headrace.worker.memory import free_memory_bytes
 from headrace.worker.model_drafter import ModelDrafter
 from headrace.worker.runner import Runner
 
-NO_HEADS = "draft_heads needs a model with draft heads of its own; this one has none"
+NO_HEADS = (
+    "draft_heads needs a model with draft heads of its own, such as v41-mini (--model v41-mini); this one has none: "
+    "ngram goes with every model"
+)
 
 
 def open_drafter(config: EngineConfig, runner: Runner) -> Drafter:

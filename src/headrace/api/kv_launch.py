@@ -34,6 +34,7 @@ from headrace.kv.secret import read_secret
 from headrace.kv.shares import DATA, PARITY
 from headrace.kv.weights import model_files, weights_digest
 from headrace.models.context import HasKVFacts, LayerKV, Model
+from headrace.models.deepseek_v41.config import ARCHITECTURE as V41
 from headrace.models.sources import ModelSource
 from headrace.worker.block_transfer import BlockTransfer
 from headrace.worker.kv_transfer import KVTransfer, Launch
@@ -44,6 +45,12 @@ from .kv_host import check_host, with_host_tier
 log = logging.getLogger("headrace.kv")
 
 RECORD_FORMAT = "1"
+
+
+def check_kv_dtype(config: EngineConfig, architecture: str) -> None:
+    """Before any weight is loaded: a setting without effect would be believed. Raises ConfigError."""
+    if architecture == V41 and config.cache.kv_dtype != "auto":
+        raise ConfigError("kv_dtype", f"{architecture} keeps records in formats of its own: leave it at auto")
 
 
 def store_place(config: EngineConfig, *, votes: bool = False) -> str | None:

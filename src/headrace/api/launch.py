@@ -29,7 +29,7 @@ from headrace.kernels.runtime import arithmetic, caller_binding, configure, usab
 from headrace.kv.connector import StoreConnector
 from headrace.kv.keys import GRAIN
 from headrace.models.context import Model, SharesExperts
-from headrace.models.registry import Share, load_model, require_memory
+from headrace.models.registry import Share, architecture_of, load_model, require_memory
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.obs.launch_guard import LaunchGuard
@@ -45,7 +45,7 @@ from .determinism import require_fixed_context, settle
 from .drafters import check_drafter, keep_draft_records
 from .facts import eyes_of
 from .grammar_launch import open_grammars
-from .kv_launch import check_store, open_connector, store_place
+from .kv_launch import check_kv_dtype, check_store, open_connector, store_place
 from .pictures import check_place_holder
 from .seats import ExpertSeat
 from .skipping import skip_rows, without_reuse
@@ -131,6 +131,7 @@ def load_parts(config: EngineConfig, progress: Progress | None = None, share: Sh
     checkpoint = open_checkpoint(source.path, dummy_seed=DUMMY_SEED if source.dummy else None)
     exact = config.model.dtype == "float32"
     require_memory(checkpoint, free_memory_bytes(), exact=exact, share=share)
+    check_kv_dtype(config, architecture_of(checkpoint))
     check_drafter(config, checkpoint)
     loading = named(progress, "load")
     model = load_model(checkpoint, ops, progress=loading, exact=exact, token_map=token_map_of(tokenizer), share=share)

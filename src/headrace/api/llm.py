@@ -14,15 +14,14 @@ from headrace.contract.stats import EngineStats
 from headrace.engine.turns import Turns
 from headrace.worker.memory import PoolSize
 
-from .chat_pictures import chat_prompt
 from .connect import connect
+from .conversations import chat_prompt
 from .determinism import settle
 from .feed import Feed
 from .launch import Progress, launch
 from .output import RequestOutput
 from .pictures import most_rows
 from .prompts import Prepared, Preparer, Prompt
-from .text.chat import encode_chat
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -120,21 +119,25 @@ class LLM:
         on_output: Callable[[RequestOutput], None] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or each of several, through the model's chat template. Contents may hold pictures
-        (``chat_pictures``)."""
-        if not messages:
-            raise InvalidRequest("messages", "must hold at least one message")
-        single = isinstance(messages[0], Mapping)
-        conversations = [messages] if single else messages
-        if self.tokenizer is None:
-            raise InvalidRequest("messages", "this model has no tokenizer")
-        prompts = [chat_prompt(self.tokenizer, self.eyes, m) for m in conversations]  # type: ignore[arg-type]
+        (``conversations``)."""
+        given: Any = messages
+        many = isinstance(given, list | tuple) and bool(given) and all(isinstance(one, list | tuple) for one in given)
+        if not many:
+            return self.generate([self.chat_prompt(given)], sampling_params, on_output=on_output)
+        prompts = [self.chat_prompt(one, f"messages[{k}]") for k, one in enumerate(given)]
         return self.generate(prompts, sampling_params, on_output=on_output)
 
-    def encode_chat(self, messages: Messages) -> list[int]:
-        """Token ids of a conversation, ending where the answer begins."""
+    def chat_prompt(self, messages: Messages, where: str = "messages") -> dict[str, Any]:
+        """A conversation as a prompt, for ``generate`` or ``prepare``. Raises InvalidRequest naming the part of
+        ``where`` that is at fault."""
         if self.tokenizer is None:
             raise InvalidRequest("messages", "this model has no tokenizer")
-        return encode_chat(self.tokenizer, messages)
+        return chat_prompt(self.tokenizer, self.eyes, messages, where=where)
+
+    def encode_chat(self, messages: Messages) -> list[int]:
+        """Token ids of a conversation, ending where the answer begins; one for each picture."""
+        ids: list[int] = self.chat_prompt(messages)["prompt_token_ids"]
+        return ids
 
     def prepare(self, prompt: Prompt, sampling: SamplingParams | None = None) -> Prepared:
         """A prompt checked and tokenized, without running it."""

@@ -50,7 +50,9 @@ def sides_of(given: Any, field: str) -> tuple[int, int]:
         _check_sides(height, width, field)
         return height, width
     if not isinstance(given, np.ndarray) or given.dtype != np.uint8 or given.ndim != 3 or given.shape[2] != 3:
-        raise InvalidRequest(field, "must be an encoded picture's bytes, or a (height, width, 3) array of uint8")
+        got = f"{given.dtype} of shape {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+        forms = 'an encoded picture\'s bytes (open(path, "rb").read()) or a (height, width, 3) array of uint8'
+        raise InvalidRequest(field, f"must be {forms}, got {got}")
     height, width = given.shape[:2]
     _check_sides(height, width, field)
     return height, width

@@ -29,10 +29,10 @@ PLACE_HOLDERS = ("<image>", "<｜deepseek_image｜>")
 
 
 class NamedPicture(NamedTuple):
-    """An encoded file's bytes, and the field that errors about it name."""
+    """A picture as ``head_of`` takes it, and the field that errors about it name."""
 
     field: str
-    data: bytes
+    data: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +163,14 @@ def expand(
     given: Any,
     most: int | None = None,
     check: Callable[[int], None] | None = None,
+    holder: str = "",
 ) -> tuple[list[int], tuple[Picture, ...]]:
     """``ids`` with each place holder as many times as its picture has rows, and the pictures, in their order. ``check``
-    is told how many ids that makes, before anything is decoded.
+    is told how many ids that makes, before anything is decoded. ``holder``: the place holder's spelling, for errors.
 
     Raises InvalidRequest as ``expanded_ids``, what ``check`` raises, and for pictures that cannot be decoded.
     """
-    out, heads, starts = _laid_out(eyes, ids, given, most)
+    out, heads, starts = _laid_out(eyes, ids, given, most, holder)
     if check is not None:
         check(len(out))
     assert eyes is not None
@@ -185,6 +186,23 @@ def expanded_ids(eyes: Eyes | None, ids: Sequence[int], given: Any) -> list[int]
     return _laid_out(eyes, ids, given, None)[0]
 
 
+def refuse_unfilled(eyes: Eyes | None, ids: Sequence[int], holder: str = "") -> None:
+    """For prompts without pictures: a place holder would be read as any other token, and the picture be missed by
+    nobody. Raises InvalidRequest."""
+    if eyes is not None and (places := _places(eyes, ids)):
+        name = _holder_name(eyes, holder)
+        words = f"holds {places} place holders for pictures, {name}, and no picture came"
+        raise InvalidRequest("prompt", f"{words}: give one for each (images), or send them as parts of messages")
+
+
+def _places(eyes: Eyes, ids: Sequence[int]) -> int:
+    return sum(token == eyes.token_id for token in ids)
+
+
+def _holder_name(eyes: Eyes, holder: str) -> str:
+    return f"{holder or 'the token'} (id {eyes.token_id})"
+
+
 def _check_sum(heads: Sequence[Head]) -> None:
     pixels = 0
     for head in heads:
@@ -197,18 +215,19 @@ def _check_sum(heads: Sequence[Head]) -> None:
 
 
 def _laid_out(
-    eyes: Eyes | None, ids: Sequence[int], given: Any, most: int | None
+    eyes: Eyes | None, ids: Sequence[int], given: Any, most: int | None, holder: str = ""
 ) -> tuple[list[int], list[Head], list[int]]:
     """Ids, the pictures' heads, and where they begin."""
     if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
         raise InvalidRequest("images", "must be a list of pictures")
     if eyes is None:
         raise InvalidRequest("images", "this model has no eyes: it reads text only")
-    places = sum(token == eyes.token_id for token in ids)
+    places, name = _places(eyes, ids), _holder_name(eyes, holder)
     if len(given) > MOST_PICTURES:
         raise InvalidRequest("images", f"at most {MOST_PICTURES} pictures, got {len(given)}")
     if places != len(given):
-        raise InvalidRequest("images", f"{len(given)} pictures for {places} place holders in the prompt")
+        words = f"{len(given)} pictures for {places} place holders in the prompt"
+        raise InvalidRequest("images", f"{words}: write {name} where each one belongs")
     heads = [head_of(eyes, one, f"images[{number}]", most) for number, one in enumerate(given)]
     _check_sum(heads)
     out: list[int] = []

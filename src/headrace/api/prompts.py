@@ -25,7 +25,7 @@ from headrace.contract.request import (
 )
 from headrace.contract.salts import plain_salt
 
-from .pictures import expand
+from .pictures import expand, refuse_unfilled
 from .text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -66,6 +66,7 @@ class Preparer:
         self._eyes = eyes
         self._skips_rows = skips_rows
         self._most_picture_rows = most_picture_rows
+        self._holder = "" if eyes is None or tokenizer is None else tokenizer.token_text(eyes.token_id)
         self._eos_ids = tokenizer.eos_ids if tokenizer is not None else ()
         self._numbers = itertools.count()
 
@@ -82,7 +83,10 @@ class Preparer:
         text, ids = self._tokens(prompt)
         pictures: tuple[Picture, ...] = ()
         if "images" in fields:
-            ids, pictures = expand(self._eyes, ids, fields["images"], self._most_picture_rows, self._check_length)
+            most, check = self._most_picture_rows, self._check_length
+            ids, pictures = expand(self._eyes, ids, fields["images"], most, check, self._holder)
+        else:
+            refuse_unfilled(self._eyes, ids, self._holder)
         self._check_length(len(ids))
         self._check_stops(sampling)
         if self._skips_rows and sampling.prompt_logprobs is not None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -32,6 +33,7 @@ from headrace.worker.runner import Runner
 
 START_S = 600.0  # loading a large model from a cold disk
 END_S = 10.0
+GONE_S, POLL_S = 2.0, 0.02
 
 
 class Team:
@@ -71,7 +73,21 @@ class Team:
         for pipe in self._pipes:
             pipe.send(num_blocks)
         self._begun = True
-        model.join(GlooExchange(0, self.share.size, self._meeting, START_S, self._timeout_s))
+        model.join(self._exchange())
+
+    def _exchange(self) -> GlooExchange:
+        return GlooExchange(0, self.share.size, self._meeting, START_S, self._timeout_s, who_is_gone=self.gone)
+
+    def gone(self) -> str:
+        """Which followers ended otherwise than by themselves, in words. Waits a moment: a connection is closed before
+        its process has ended."""
+        deadline, ended = time.monotonic() + GONE_S, list[str]()
+        while not ended and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+            codes = ((rank, process.pid, process.poll()) for rank, process in enumerate(self._processes, start=1))
+            size = self.share.size
+            ended = [f"rank {rank} of {size} (process {pid}) ended: exit code {c}" for rank, pid, c in codes if c]
+        return ", ".join(ended)
 
     def close(self) -> None:
         """Followers end; one that does not in time, or is still loading, is killed."""
@@ -146,5 +162,5 @@ def follower_main(descriptor: int, leader: int) -> None:
     try:
         follow(Runner(parts.model, parts.ops, kv), pipe)
     except GroupBroken as error:
-        print(f"rank {rank} of {size} ends: {error}", file=sys.stderr)
+        print(f"{error}; it ends", file=sys.stderr)
     leave()

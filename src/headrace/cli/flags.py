@@ -76,7 +76,11 @@ class EngineFlags:
     ] = None
     max_model_len: Annotated[int | None, typer.Option(help="Longest sequence in tokens, prompt included.")] = None
     prefill_keep: Annotated[
-        int | None, typer.Option(help="Compute only so many of a prompt's last tokens in all layers (DeepSeek-V4.1).")
+        int | None,
+        typer.Option(
+            help="Compute only so many of a prompt's last tokens in all layers (DeepSeek-V4.1); at least its window "
+            "and 12 more."
+        ),
     ] = None
     deterministic: Annotated[
         bool,

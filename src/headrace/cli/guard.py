@@ -14,14 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from headrace.contract.errors import (
-    ConfigError,
-    HeadraceError,
-    InvalidRequest,
-    ModelError,
-    RecordingError,
-    UnknownModel,
-)
+from headrace.contract.errors import BAD_INPUT, HeadraceError
 
 from .console import printable, to_stderr
 from .interrupts import import_engine
@@ -29,7 +22,6 @@ from .interrupts import import_engine
 SOME_FAILED = 3
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError, UnknownModel)
 
 
 class GuardedCommand(TyperCommand):

@@ -25,6 +25,7 @@ from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 from headrace.models.weights.checkpoint import Checkpoint
 from headrace.models.weights.gguf_header import read_header
+from headrace.models.weights.hf_directory import HFDirectory
 
 FLOAT_BYTES = 4  # KV is kept in float32
 
@@ -41,7 +42,7 @@ def model_facts(spec: str) -> dict[str, Any]:
         "path": str(source.path),
         "architecture": architecture,
         "formats": "no file (dummy weights)" if source.dummy else _formats(source.path),
-        "size_bytes": _size_bytes(source.path),
+        "size_bytes": sum(file.stat().st_size for file in _files(checkpoint, source)),
         **own,
         "tokenizer": None if tokenizer is None else _tokenizer(tokenizer),
     }
@@ -64,7 +65,7 @@ def _v41_facts(checkpoint: Checkpoint) -> dict[str, Any]:
     config, table = check(checkpoint)
     weights = [(stored.kind, prod(stored.shape)) for stored in table.values() if stored.kind != SCALE]
     layout = record_layout(config)
-    groups = list(zip(layout.groups, layout.token_bytes))
+    groups = zip(layout.groups, layout.token_bytes, layout.fixed_bytes)
     return {
         "num_parameters": sum(2 * count if kind == FP4 else count for kind, count in weights),
         "context_tokens": config.max_positions,
@@ -76,7 +77,7 @@ def _v41_facts(checkpoint: Checkpoint) -> dict[str, Any]:
             "num_kv_heads": 1,
             "head_dim": config.head_dim,
             "bytes_per_token": sum(layout.token_bytes),
-            "groups": [_described(group, bytes_) for group, bytes_ in groups],
+            "groups": [_described(group, per_token) | {"bytes_per_block": fixed} for group, per_token, fixed in groups],
             # Records have formats of their own, whatever the KV dtype.
             "records": {spec.kind.name.lower(): spec.bytes_per_grain for spec in block_specs(layout, GRAIN)},
         },
@@ -146,6 +147,8 @@ def _formats(path: Path) -> str:
     return "GGUF: " + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
 
 
-def _size_bytes(path: Path) -> int:
-    files = path.rglob("*.safetensors") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files)
+def _files(checkpoint: Checkpoint, source: ModelSource) -> Sequence[Path]:
+    """What its weights are read from, whatever else lies in the folder."""
+    if source.dummy:
+        return ()
+    return checkpoint.files if isinstance(checkpoint, HFDirectory) else (source.path,)

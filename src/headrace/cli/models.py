@@ -104,8 +104,10 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     for number, group in enumerate(kv["groups"]):
         sees = f"window of {group['window']}" if group["window"] else "full attention"
-        share = bytes_text(group["bytes_per_token"])
-        lines.append((f"KV group {number}", f"{sees}, layers {group['layers']}; {share} per token"))
+        fixed = group.get("bytes_per_block")  # beside what each token takes
+        shares = f"{bytes_text(group['bytes_per_token'])} per token"
+        shares += f", {bytes_text(fixed)} per block" if fixed else ""
+        lines.append((f"KV group {number}", f"{sees}, layers {group['layers']}; {shares}"))
     if tokenizer is None:
         return [*lines, ("tokenizer", "none: prompts are token ids")]
     ends = ", ".join(map(str, tokenizer["eos_ids"]))

@@ -98,3 +98,11 @@ class EngineBusy(HeadraceError):
 
 class EngineDead(HeadraceError):
     """The engine is gone (closed, crashed or not answering) and takes no more requests."""
+
+
+class StartRefused(EngineDead):
+    """An engine in another process refused to start with what it was given: bad input, where a crash is not."""
+
+
+BAD_INPUT = (InvalidRequest, ConfigError, ModelError, RecordingError, UnknownModel, StartRefused)
+"""What whoever asked can mend by asking otherwise."""

@@ -66,7 +66,7 @@ def engine_main(build: Builder, argument: Any, address: str, parent: int) -> boo
     try:
         engine, info = build(argument)
     except Exception as error:
-        socket.send(encode(Failed(str(error) if isinstance(error, HeadraceError) else repr(error))))
+        socket.send(encode(Failed.of(error)))
         return False
     outbox: list[TokenDelta] = []
     lock = threading.Lock()

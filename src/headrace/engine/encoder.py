@@ -63,7 +63,7 @@ class Encoder:
         try:
             self._process = start(give_up or self._stopping)
         except EngineDead as error:
-            raise EngineDead(f"the encoder did not start: {error}") from error
+            raise type(error)(f"the encoder did not start: {error}") from error
 
     @property
     def pid(self) -> int | None:

@@ -53,7 +53,7 @@ def encoder_main(build: EncoderBuilder, argument: Any, address: str, parent: int
             with watching(folders, parent):
                 encode = build(argument)
         except Exception as error:
-            socket.send(msgspec.msgpack.encode(Failed(_words(error))))
+            socket.send(msgspec.msgpack.encode(Failed.of(error)))
             return
         socket.send(msgspec.msgpack.encode(Ready({})))
         with watching(folders, parent):  # it does not look up while it computes

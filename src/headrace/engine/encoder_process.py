@@ -6,6 +6,7 @@ EncoderProcess. Used by one thread; only ``kill`` may come from any.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Any, NoReturn
@@ -88,7 +89,7 @@ class EncoderProcess:
         """A child that is gone takes nothing, and a plain send would wait for it for ever."""
         data = msgspec.msgpack.encode(message)
         while time.monotonic() < deadline:
-            if self._socket.poll(POLL_MS, zmq.POLLOUT):
+            if self._socket.poll(_wait_ms(deadline), zmq.POLLOUT):
                 self._socket.send(data, zmq.NOBLOCK)
                 return True
             self._require_alive()
@@ -98,7 +99,7 @@ class EncoderProcess:
         """The next answer; None at the deadline."""
         while time.monotonic() < deadline:
             alive = self._process.is_alive()  # asked first: what it sent before it died counts
-            if self._socket.poll(POLL_MS if alive else 0):
+            if self._socket.poll(_wait_ms(deadline) if alive else 0):
                 return self._decoded(self._socket.recv())
             if not alive:
                 self._require_alive()
@@ -125,7 +126,7 @@ class EncoderProcess:
                     raise
                 raise EngineDead(ended_at_start("its process", self._process.exitcode)) from None
             if isinstance(answer, Failed):
-                raise EngineDead(answer.message)
+                raise answer.as_error()
             if answer is not None:
                 return
         raise EngineDead("it is not needed any more" if give_up.is_set() else "it was not ready in time")
@@ -144,3 +145,8 @@ class EncoderProcess:
         self._process.join(CLOSE_TIMEOUT_S)
         self._socket.close()
         self._folder.cleanup()
+
+
+def _wait_ms(deadline: float) -> int:
+    """As long as nobody looks whether the child lives, and no longer than the deadline."""
+    return min(POLL_MS, max(0, math.ceil((deadline - time.monotonic()) * 1000)))

@@ -106,7 +106,7 @@ class GroupClient:
             try:
                 return ProcessClient(build, arguments[rank], give_up=flag, on_dead=on_dead, label=label, **options)
             except EngineDead as error:
-                raise EngineDead(f"{label}: {error}") from error
+                raise type(error)(f"{label}: {error}") from error
 
         return start_together([partial(start, rank) for rank in range(len(arguments))], give_up)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.contract.errors import BAD_INPUT, EngineDead, HeadraceError, StartRefused
 from headrace.contract.request import Request
 from headrace.contract.result import TokenDelta
 from headrace.contract.stats import EngineStats
@@ -56,7 +57,19 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
+    """``refused``: what was asked for is at fault."""
+
     message: str
+    refused: bool = False
+
+    @classmethod
+    def of(cls, error: Exception) -> Failed:
+        words = str(error) if isinstance(error, HeadraceError) else repr(error)
+        return cls(words, isinstance(error, BAD_INPUT))
+
+    def as_error(self, what: str = "") -> EngineDead:
+        """``what``: words in front of the message."""
+        return (StartRefused if self.refused else EngineDead)(f"{what}{self.message}")
 
 
 class Deltas(msgspec.Struct, tag=True):

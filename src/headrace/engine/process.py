@@ -132,7 +132,7 @@ class ProcessClient:
                 if isinstance(message, Ready):
                     return message.info
                 if isinstance(message, Failed):
-                    raise EngineDead(f"the engine did not start: {message.message}")
+                    raise message.as_error("the engine did not start: ")
             elif not self._process.is_alive():
                 raise EngineDead(ended_at_start("the engine process", self._process.exitcode))
         if self._give_up.is_set():

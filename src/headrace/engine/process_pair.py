@@ -89,7 +89,7 @@ class ProcessPair:
         try:
             return self._starter(which, give_up, (self._prompt_died, self._completion_died)[which])
         except EngineDead as error:
-            raise EngineDead(f"the {ROLES[which]} engine: {error}") from error
+            raise type(error)(f"the {ROLES[which]} engine: {error}") from error
 
     # -- doors ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ machine meets in a file and listens on the loopback address alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -23,18 +24,27 @@ class _Joined:
     """One process's end of a group that has met."""
 
     def __init__(
-        self, rank: int, size: int, address: str, timeout_s: float = 120.0, call_timeout_s: float | None = None
+        self,
+        rank: int,
+        size: int,
+        address: str,
+        timeout_s: float = 120.0,
+        call_timeout_s: float | None = None,
+        *,
+        who_is_gone: Callable[[], str] | None = None,
     ) -> None:
         """``address`` is the meeting point: ``host:port``, which rank 0 opens, or ``file:PATH`` for processes of one
         machine, in a folder that only their user can enter; the system then chooses all ports.
 
         Raises GroupBroken when the others do not come within ``timeout_s``; the same deadline holds for each call,
-        unless ``call_timeout_s`` sets another.
+        unless ``call_timeout_s`` sets another. ``who_is_gone``: whoever started the others says which of them ended,
+        in words, or nothing.
         """
         if not 0 <= rank < size:
             raise ConfigError("rank", f"{rank} is not a rank of a group of {size}")
         deadline = timedelta(seconds=timeout_s)
         meet = _meeting(address, rank, size, deadline)
+        self._who_is_gone = who_is_gone or (lambda: "")
         self.rank = rank
         self.size = size
         self._timeout_s = timeout_s if call_timeout_s is None else call_timeout_s
@@ -54,11 +64,8 @@ class _Joined:
             start(self._group, options).wait()
         except RuntimeError as error:
             self.close()
-            reason = str(error).splitlines()[0]
-            raise GroupBroken(
-                f"rank {self.rank} of {self.size}: another rank is gone, or did not answer within "
-                f"{self._timeout_s:g} s ({reason})"
-            ) from error
+            whole = f"another rank is gone, or did not answer within {self._timeout_s:g} s ({_first_words(error)})"
+            raise GroupBroken(f"rank {self.rank} of {self.size}: {self._who_is_gone() or whole}") from error
 
     def _reduced(self, values: Tensor, how: Any) -> Tensor:
         options = dist.AllreduceOptions()
@@ -70,6 +77,12 @@ class _Joined:
     def close(self) -> None:
         """Leaves the group: connections close, so the others notice at their next call."""
         self._group = None
+
+
+def _first_words(error: RuntimeError) -> str:
+    """What happened, without the place in gloo's source before it and the advice behind it."""
+    line = str(error).splitlines()[0]
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", line).partition(". ")[0]
 
 
 class GlooGroup(_Joined):

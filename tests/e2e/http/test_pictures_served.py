@@ -101,18 +101,18 @@ def test_text_that_spells_the_control_token_is_no_picture(server: Running) -> No
 @pytest.mark.parametrize(
     ("part", "param", "words"),
     [
-        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}, "image_url", "fetches nothing"),
-        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "image_url", "fetches nothing"),
+        ({"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}, "image_url", "nothing is fetched"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "image_url", "nothing is fetched"),
         ({"type": "image_url", "image_url": {"url": "data:text/plain;base64,AAAA"}}, "image_url", "data: URL"),
         ({"type": "image_url", "image_url": {"url": "data:image/png,AAAA"}}, "image_url", "data: URL"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,A*"}}, "image_url", "no base64"),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "image_url", "no picture"),
         ({"type": "image_url"}, "image_url", "data: URL"),
         ({"type": "input_image", "file_id": "file-1"}, "file_id", "nothing is stored"),
-        ({"type": "image", "source": {"type": "url", "url": "http://x"}}, "source", "fetches nothing"),
+        ({"type": "image", "source": {"type": "url", "url": "http://x"}}, "source", "nothing is fetched"),
         (openai_part(png(1, 1, MOST_SIDE + 1)), "image_url", "pixels are read"),
         (openai_part(png(1)[:80]), "image_url", "cannot be decoded"),
-        ({"type": "video_url"}, "", "only text is read"),
+        ({"type": "video_url"}, "", "parts are text, or pictures"),
     ],
 )
 def test_what_is_no_picture_is_refused_by_name(server: Running, part: dict[str, Any], param: str, words: str) -> None:
@@ -131,6 +131,14 @@ def test_other_roles_too_many_and_the_holder_are_refused(server: Running) -> Non
     assert many.json()["error"]["param"] == f"messages[0].content[{MOST_PICTURES}]"
     held = chat(server, one, f"{HOLDER} {WORDS}")
     assert (held.status_code, held.json()["error"]["param"]) == (400, "messages")
+
+
+def test_a_place_holder_without_its_picture_is_refused(server: Running) -> None:
+    ids = server.post("/tokenize", {"prompt": f"{HOLDER_TEXT} {WORDS}"}).json()["tokens"]
+    for prompt in (f"{HOLDER_TEXT} {WORDS}", ids):
+        answer = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 2})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+        assert f"{HOLDER_TEXT} (id 2046)" in answer.json()["error"]["message"]
 
 
 def test_an_engine_in_a_process_of_its_own_sees_them_too(seen: dict[str, list[int]]) -> None:

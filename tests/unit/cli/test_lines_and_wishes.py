@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from headrace.api.conversations import chat_prompt
 from headrace.api.prompts import Preparer
 from headrace.cli.batch import lines, wishes
 from headrace.cli.batch.lines import Line, read_lines
@@ -15,7 +17,8 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import SamplingParams
 
 DEFAULTS = SamplingParams(max_tokens=9, temperature=0.0, stop=None)
-LLM = SimpleNamespace(tokenizer=None, prepare=Preparer(None, 100, 64).prepare)
+TALK = partial(chat_prompt, None, None)  # type: ignore[arg-type]
+LLM = SimpleNamespace(tokenizer=None, chat_prompt=TALK, prepare=Preparer(None, 100, 64).prepare)
 
 
 def read(data: bytes) -> list[tuple[int, bytes | None]]:

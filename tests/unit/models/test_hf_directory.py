@@ -48,6 +48,20 @@ def test_tensors_are_copies(directory: Path) -> None:
     assert checkpoint.tensor("model.norm.weight").any()
 
 
+def test_a_foreign_file_beside_the_weights_is_named(tmp_path: Path) -> None:
+    """Without an index every file counts: the one that is too many is what to look at."""
+    path = write_directory(tmp_path, CONFIG, random_tensors(CONFIG))
+    save_file({"other": torch.zeros(2)}, path / "samples.safetensors")
+    with pytest.raises(ModelError, match=r"samples\.safetensors \(read, as all 2 .*index\.json is missing\): other"):
+        load_model(open_checkpoint(path), resolve_ops("reference"))
+
+
+def test_an_error_in_the_configuration_names_the_folder(tmp_path: Path) -> None:
+    path = write_directory(tmp_path, CONFIG | {"hidden_size": 0}, random_tensors(CONFIG))
+    with pytest.raises(ConfigError, match=f"^hidden_size: .*{path}"):
+        load_model(open_checkpoint(path), resolve_ops("reference"))
+
+
 def break_config(directory: Path, raw: str) -> None:
     (directory / "config.json").write_text(raw)
 
@@ -66,7 +80,7 @@ def twice(directory: Path) -> None:
 
 
 BROKEN = {
-    "no config": (lambda d: (d / "config.json").unlink(), "config.json: cannot be read"),
+    "no config": (lambda d: (d / "config.json").unlink(), "holds no config.json: a model folder has"),
     "config is no JSON": (lambda d: break_config(d, "{"), "config.json: is not valid JSON"),
     "config is deep": (lambda d: break_config(d, "[" * 200000), "config.json: is not valid JSON"),
     "config is a list": (lambda d: break_config(d, "[]"), "config.json: is not a JSON object"),

@@ -196,6 +196,19 @@ def test_explicit_add_bos_overrides_the_file(tmp_path: Path) -> None:
     assert loaded.encode("hi") == [1, 5]
 
 
+def test_a_begin_token_that_nobody_sets_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without the file that says so, prompts begin without it: another model, as far as answers go."""
+    plain, config = _word_level(wrapped=False), {"bos_token_id": 1}
+    path = write_directory(tmp_path, plain, config=config, tokenizer_config={"add_bos_token": False})
+    load_tokenizer(path)
+    assert not caplog.records
+    (path / "tokenizer_config.json").unlink()
+    assert load_tokenizer(path).encode("hi") == [5]
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        f"{path} holds no tokenizer_config.json"
+    ]
+
+
 def test_stored_truncation_and_padding_are_ignored(tmp_path: Path) -> None:
     backend = tokenizers.Tokenizer.from_str(_word_level(wrapped=False))
     backend.enable_truncation(2)

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import CHAT
 
+from ..conversations import pictured
 from ..pictures import NamedPicture, expanded_ids
 from ..prompts import Prepared
 from ..protocol.chat_body import ChatBody, Message, template_messages
@@ -23,7 +24,6 @@ from ..protocol.responses_reply import ResponsesReply
 from ..protocol.text_body import TextBody
 from ..protocol.text_reply import TextReply
 from ..text.answer_forms import Mark
-from ..text.chat import HOLDER
 from ..text.tokenizer import Tokenizer
 from .extent import check_wishes
 from .host import EngineHost
@@ -63,11 +63,7 @@ def chat_prompt(host: EngineHost, messages: list[Message], **told: Any) -> dict[
     said = template_messages(messages, None if eyes is None else pictures)
     if eyes is None or not pictures:
         return {"prompt_token_ids": host.codec.encode(said, **told)}
-    ids = host.codec.encode(said, picture=tokenizer.token_text(eyes.token_id), **told)
-    if ids.count(eyes.token_id) != len(pictures):
-        words = f"{HOLDER!a} in a text, or a chat template that drops pictures: {len(pictures)} came"
-        raise InvalidRequest("messages", f"{words}, the prompt shows {ids.count(eyes.token_id)}")
-    return {"prompt_token_ids": ids, "images": pictures}
+    return pictured(eyes, host.codec.encode(said, picture=tokenizer.token_text(eyes.token_id), **told), pictures)
 
 
 def counted_ids(host: EngineHost, prompt: Mapping[str, Any]) -> list[int]:

@@ -11,8 +11,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import MAX_TOP_LOGPROBS, SamplingParams
 
 from ..pictures import NamedPicture
-from ..text.chat import HOLDER
-from .picture_parts import KINDS, Part, read_picture
+from .picture_parts import Part, line
 from .sampling import SamplingBody
 from .structure import structure
 from .tools import ToolWish, legacy_functions, openai_tools
@@ -98,7 +97,6 @@ class ChatBody(SamplingBody, kw_only=True):
             raise InvalidRequest("modalities", "only text is served")
 
 
-PICTURED_ROLES = ("user", "tool")
 TEMPLATE_ROLES = {"developer": "system", "function": "tool"}  # names that templates do not know
 
 
@@ -113,8 +111,9 @@ def template_messages(messages: list[Message], pictures: list[NamedPicture] | No
 
 
 def _template_message(message: Message, where: str, pictures: list[NamedPicture] | None) -> dict[str, Any]:
-    shown = pictures if message.role in PICTURED_ROLES else None
-    content = _plain(message.content, f"{where}.content", shown)
+    content = message.content
+    if isinstance(content, list):
+        content = "\n".join(line(p, f"{where}.content[{j}]", message.role, pictures) for j, p in enumerate(content))
     calls = message.tool_calls or _legacy_call(message)
     if content is None and not (message.role == "assistant" and calls):
         raise InvalidRequest(f"{where}.content", "is required")
@@ -131,21 +130,6 @@ def _legacy_call(message: Message) -> list[dict[str, Any]]:
     if message.function_call is None:
         return []
     return [{"id": "call_0", "type": "function", "function": message.function_call}]
-
-
-def _plain(content: str | list[Part] | None, where: str, pictures: list[NamedPicture] | None) -> str | None:
-    if content is None or isinstance(content, str):
-        return content
-    texts = []
-    for i, part in enumerate(content):
-        if part.type in KINDS and pictures is not None:
-            read_picture(part, f"{where}[{i}]", pictures)
-            texts.append(HOLDER)
-            continue
-        if part.type not in ("text", "input_text", "output_text") or part.text is None:
-            raise InvalidRequest(f"{where}[{i}]", f"a part of type {part.type!r} is not served: here only text is read")
-        texts.append(part.text)
-    return "\n".join(texts)
 
 
 def _template_call(call: dict[str, Any]) -> dict[str, Any]:

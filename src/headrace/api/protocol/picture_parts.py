@@ -1,5 +1,5 @@
-"""Pictures as parts of a message's content, in the three protocols' spellings. Only what the request itself holds is
-read: this server fetches nothing, whoever asks.
+"""Texts and pictures as parts of a message's content, in the three protocols' spellings. Only what the request itself
+holds is read: nothing is fetched, whoever asks.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 
 from ..pictures import MOST_PICTURES, NamedPicture
+from ..text.chat import HOLDER
 
+TEXTS = ("text", "input_text", "output_text")
 KINDS = ("image_url", "input_image", "image")
-INLINE = "must be a data: URL with base64, such as data:image/png;base64,...: this server fetches nothing"
+PICTURED_ROLES = ("user", "tool")
+NOT_FETCHED = "the request itself must hold the picture, nothing is fetched"
+INLINE = f"must be a data: URL with base64, such as data:image/png;base64,...: {NOT_FETCHED}"
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -31,10 +35,34 @@ class Part(msgspec.Struct, kw_only=True):
     source: dict[str, Any] | None = None
 
 
-def read_picture(part: Part, where: str, pictures: list[NamedPicture]) -> None:
-    """Decodes a part of one of ``KINDS`` and adds it to ``pictures``. Raises InvalidRequest naming what is wrong."""
+def line(part: Part, where: str, role: str, pictures: list[NamedPicture] | None) -> str:
+    """What stands for a part in its message's text: a text itself, ``HOLDER`` for a picture, which ``pictures`` gets
+    (None: the model has no eyes). Raises InvalidRequest naming what is wrong."""
+    if part.type in KINDS:
+        read_picture(part, where, check_place(part, where, role, pictures))
+        return HOLDER
+    if part.type not in TEXTS:
+        kinds = f"parts are text, or pictures ({', '.join(KINDS)})"
+        raise InvalidRequest(where, f"a part of type {part.type!r} is not served: {kinds}")
+    if part.text is None:
+        raise InvalidRequest(f"{where}.text", "is required")
+    return part.text
+
+
+def check_place(part: Part, where: str, role: str, pictures: list[NamedPicture] | None) -> list[NamedPicture]:
+    """``pictures``, where one more of a message of this role may be added. Raises InvalidRequest."""
+    if pictures is None:
+        raise InvalidRequest(where, f"a part of type {part.type!r}: this model has no eyes, it reads text only")
+    if role not in PICTURED_ROLES:
+        places = "messages of the user and results of tools"
+        raise InvalidRequest(where, f"pictures are read in {places} only, not in a message of role {role!r}")
     if len(pictures) == MOST_PICTURES:
         raise InvalidRequest(where, f"at most {MOST_PICTURES} pictures")
+    return pictures
+
+
+def read_picture(part: Part, where: str, pictures: list[NamedPicture]) -> None:
+    """Decodes a part of one of ``KINDS`` and adds it to ``pictures``. Raises InvalidRequest naming what is wrong."""
     if part.type == "image":
         pictures.append(NamedPicture(f"{where}.source", _of_source(part.source, f"{where}.source")))
         return
@@ -53,7 +81,7 @@ def read_picture(part: Part, where: str, pictures: list[NamedPicture]) -> None:
 
 def _of_source(source: dict[str, Any] | None, field: str) -> bytes:
     if source is None or source.get("type") != "base64" or not isinstance(source.get("data"), str):
-        raise InvalidRequest(field, "must be {type: base64, media_type, data}: this server fetches nothing")
+        raise InvalidRequest(field, f"must be {{type: base64, media_type, data}}: {NOT_FETCHED}")
     return _decoded(source["data"], f"{field}.data")
 
 

@@ -16,7 +16,7 @@ from headrace.contract.errors import InvalidRequest
 
 from .budget import RenderLimits
 from .specials import SpecialMatcher
-from .template import Message, render_chat
+from .template import NO_TEMPLATE, Message, render_chat
 from .tokenizer import Tokenizer
 
 HOLDER = "\U0010fffd"  # stands for a picture until everything else is settled; no text of a message may hold it
@@ -42,6 +42,9 @@ def encode_chat(
     Exactly one BOS where the model wants one, whether the template writes it or not. Raises as
     ``render_chat``, and InvalidRequest for what is plainly too long for ``context`` tokens, before it is tokenized.
     """
+
+    if picture is not None and not (template or tokenizer.chat_template):
+        raise InvalidRequest("messages", f"{NO_TEMPLATE}; pictures go with LLM.generate only then")
 
     def render(said: Any, offered: Any) -> str:
         rendered = render_chat(

@@ -8,6 +8,7 @@ its own.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,13 @@ from headrace.models.weights.hf_config import read_json_object
 
 from .pieces import SPACE_MARK, PieceKind, PieceRule
 from .settings import TokenizerSettings, distinct
+
+log = logging.getLogger("headrace.tokenizer")
+
+NO_SETTINGS = (
+    "%s holds no tokenizer_config.json: prompts begin without the begin token (id %d in config.json), which may change "
+    "answers; copy that file from where the model came"
+)
 
 
 def from_directory(path: Path) -> tuple[Tokenizer, TokenizerSettings]:
@@ -45,6 +53,9 @@ def _settings(backend: Tokenizer, path: Path) -> TokenizerSettings:
     text = model.get("text_config")  # what it must be, the model's own reader says
     declared = [_read_json(path / "generation_config.json"), model, text if isinstance(text, dict) else {}]
     prefix, suffix = _wrapping(backend)
+    begin = _id_list(model.get("bos_token_id"))
+    if begin and not prefix and not (path / "tokenizer_config.json").is_file():
+        log.warning(NO_SETTINGS, path, begin[0])
     return TokenizerSettings(
         rule=_piece_rule(backend),
         bos_id=bos,

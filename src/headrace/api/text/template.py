@@ -18,7 +18,7 @@ from headrace.contract.errors import InvalidRequest, ModelError
 from .budget import Budget, BudgetError, RenderLimits
 from .sandbox import BUDGET, ChatEnvironment
 
-NO_TEMPLATE = "the model has no chat template: it is a base model; use completion with a plain prompt instead"
+NO_TEMPLATE = "the model has no chat template: it is a base model; give a plain prompt instead (completions, generate)"
 Message = Mapping[str, Any]
 
 

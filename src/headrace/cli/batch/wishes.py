@@ -60,18 +60,16 @@ def prepare(llm: LLM, wish: dict[str, Any], defaults: SamplingParams) -> Prepare
         raise InvalidRequest(unknown[0], "is not a field of a prompt or of its sampling")
     prompt = {name: wish[name] for name in EXTRAS if name in wish}
     if given[0] == "messages":
-        prompt["prompt_token_ids"] = _chat_ids(llm, wish["messages"])
+        prompt |= _chat_prompt(llm, wish["messages"])
     else:
         prompt[given[0]] = wish[given[0]]
     return llm.prepare(prompt, _sampling(wish, defaults))
 
 
-def _chat_ids(llm: LLM, messages: Any) -> list[int]:
+def _chat_prompt(llm: LLM, messages: Any) -> dict[str, Any]:
     if llm.tokenizer is not None and llm.tokenizer.chat_template is None:
         raise InvalidRequest("messages", "this model has no chat template (a base model); give a prompt instead")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages) or not messages:
-        raise InvalidRequest("messages", 'must be a list of objects such as {"role": "user", "content": "Hello"}')
-    return llm.encode_chat(messages)
+    return llm.chat_prompt(messages)
 
 
 def _sampling(wish: dict[str, Any], defaults: SamplingParams) -> SamplingParams:

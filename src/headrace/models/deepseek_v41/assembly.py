@@ -12,6 +12,7 @@ from torch import Tensor
 from headrace.contract.errors import ConfigError, ModelError
 from headrace.kernels.ops import Ops, Weight
 from headrace.models.dense.assembly import Progress
+from headrace.models.dense.config_reader import configuration_of
 from headrace.models.weights.checkpoint import Checkpoint
 from headrace.models.weights.dummy import DummyCheckpoint
 from headrace.models.weights.hf_directory import HFDirectory
@@ -95,7 +96,11 @@ def v41_bytes(checkpoint: Checkpoint, share: ExpertShare | None = None) -> int:
 
 def check(checkpoint: Checkpoint) -> tuple[V41Config, Table]:
     """The configuration and the tensors it asks for. Errors: ConfigError."""
-    config = derive_v41(checkpoint.config)
+    with configuration_of(checkpoint.source):
+        return _checked(derive_v41(checkpoint.config))
+
+
+def _checked(config: V41Config) -> tuple[V41Config, Table]:
     rows: tuple[int, ...] = ()
     if config.engram is not None:
         rows = tuple(sum(primes) for primes in table_primes(config.engram))

@@ -34,6 +34,9 @@ class DummyTensors:
         stored = self._table[name]
         return stored.kind, stored.shape
 
+    def where(self, _: str) -> str:
+        return self.source
+
     def raw(self, name: str) -> Tensor:
         stored = self._table[name]
         if stored.kind in (F32, BF16):

@@ -7,7 +7,7 @@ Everything is checked on headers before the first weight is read. Matrices come 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -37,6 +37,10 @@ class RawCheckpoint(Protocol):
         """Storage type and shape, from the header."""
         ...
 
+    def where(self, name: str, /) -> str:
+        """Its file, for errors."""
+        ...
+
     def raw(self, name: str) -> Tensor:
         """The tensor in the file's own type; may be a view of the mapped file."""
         ...
@@ -50,7 +54,7 @@ class TensorReader:
         self.source = checkpoint.source
         self._checkpoint, self._table = checkpoint, table
         self._names = _strip_prefix(checkpoint)
-        _check_coverage(self.source, self._names, table)
+        _check_coverage(checkpoint, self._names, table)
         for name in self._names.keys() & table.keys():
             self._check(name, table[name])
 
@@ -113,14 +117,16 @@ def _strip_prefix(checkpoint: RawCheckpoint) -> dict[str, str]:
     return names
 
 
-def _check_coverage(source: str, names: Iterable[str], table: Table) -> None:
+def _check_coverage(checkpoint: RawCheckpoint, names: Mapping[str, str], table: Table) -> None:
     held = set(names)
     missing = [name for name in table if name not in held and not name.endswith(OPTIONAL_SUFFIX)]
     if missing:
-        raise ModelError(source, f"{len(missing)} tensors are missing, first: {missing[0]}")
+        raise ModelError(checkpoint.source, f"{len(missing)} tensors are missing, first: {missing[0]}")
     extra = sorted(name for name in held if name not in table and not TIED.fullmatch(name))
     if extra:
         reason = (
             "its values belong into the mixing matrix" if re.search(r"hc_\w+_norm", extra[0]) else "it has no place"
         )
-        raise ModelError(f"{source}: {extra[0]}", f"is one of {len(extra)} surplus tensors: {reason}")
+        raise ModelError(
+            f"{checkpoint.where(names[extra[0]])}: {extra[0]}", f"is one of {len(extra)} surplus tensors: {reason}"
+        )

@@ -50,7 +50,8 @@ def check_truncation(truncation: Truncation, config: V41Config) -> None:
         return
     least = config.window + BACKTRACKING
     if truncation.keep < least:
-        raise ConfigError("prefill_keep", f"{truncation.keep} is below a window and what may be taken back, {least}")
+        words = f"a window ({config.window}) and what may be taken back ({BACKTRACKING})"
+        raise ConfigError("prefill_keep", f"must be at least {least} with this model, {words}; got {truncation.keep}")
     topology, first = config.topology, config.topology.first_decoder
     if first == 0:
         raise ConfigError("compress_ratios", "has no layer before the decoder half: nothing can be skipped")

@@ -20,6 +20,7 @@ from headrace.models.weights.checkpoint import Checkpoint
 from headrace.parallel.tensor import TensorShare
 
 from .config import DenseConfig, derive
+from .config_reader import configuration_of
 from .config_rope import RopeConfig
 from .forward import DenseModel
 from .params import DenseParams, LayerParams
@@ -44,7 +45,8 @@ def load_dense(
 
     ``progress(done, total)`` counts tensors; the peak of memory is the packed model plus one unpacked matrix.
     """
-    config = derive(architecture, checkpoint.config)
+    with configuration_of(checkpoint.source):
+        config = derive(architecture, checkpoint.config)
     shapes = parameter_shapes(config)
     checkpoint.expect(shapes)
     part = config if share is None else rank_config(config, share)
@@ -58,7 +60,8 @@ def dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool) -> int:
 
     Errors: as ``load_dense``.
     """
-    config = derive(architecture, checkpoint.config)
+    with configuration_of(checkpoint.source):
+        config = derive(architecture, checkpoint.config)
     shapes = parameter_shapes(config)
     checkpoint.expect(shapes)
     if exact:

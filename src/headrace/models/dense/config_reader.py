@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.contract.errors import ConfigError
 
 _REQUIRED: Any = object()
 MAX_NUMBER = 1e38
+
+
+@contextmanager
+def configuration_of(source: str) -> Iterator[None]:
+    """Errors of the body name, beside the key, whose configuration has it. ``source`` as a checkpoint's."""
+    try:
+        yield
+    except ConfigError as error:
+        words = str(error).removeprefix(f"{error.field}: ")
+        raise ConfigError(error.field, f"{words} (in the configuration of {source})") from error
 
 
 class ConfigReader:

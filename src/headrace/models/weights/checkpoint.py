@@ -7,7 +7,7 @@ The one convention: tensors have the names, the row order and the value offsets 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -59,8 +59,8 @@ class Checkpoint(Protocol):
         ...
 
 
-def check_shapes(source: str, stored: Shapes, needed: Shapes) -> None:
-    """Raise ModelError unless ``stored`` holds exactly the ``needed`` tensors.
+def check_shapes(source: str, stored: Shapes, needed: Shapes, where: Callable[[str], str] | None = None) -> None:
+    """Raise ModelError unless ``stored`` holds exactly the ``needed`` tensors. ``where``: the file of a stored one.
 
     A head that the model ties to the embedding may be stored all the same; so may derived buffers.
     """
@@ -73,7 +73,8 @@ def check_shapes(source: str, stored: Shapes, needed: Shapes) -> None:
     extra = [name for name in stored if name not in needed and not _may_be_extra(name)]
     if extra:
         raise ModelError(
-            f"{source}: {extra[0]}", f"is one of {len(extra)} tensors that this architecture has no place for"
+            f"{where(extra[0]) if where else source}: {extra[0]}",
+            f"is one of {len(extra)} tensors that this architecture has no place for",
         )
 
 

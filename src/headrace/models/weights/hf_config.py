@@ -9,6 +9,8 @@ from typing import Any
 from headrace.contract.errors import ModelError
 from headrace.contract.files import read_small
 
+WANTED = "a model folder has config.json, *.safetensors and the tokenizer's files; or name a .gguf file"
+
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The JSON object in ``path``. Errors: ModelError when it is no file of sane size or not a JSON object."""
@@ -37,4 +39,8 @@ def _read_json(path: Path) -> Any:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The configuration in ``path`` (a file), or in its ``config.json`` (a directory)."""
-    return read_json_object(path / "config.json" if path.is_dir() else path)
+    if not path.is_dir():
+        return read_json_object(path)
+    if not (path / "config.json").exists():
+        raise ModelError(str(path), f"holds no config.json: {WANTED}")
+    return read_json_object(path / "config.json")

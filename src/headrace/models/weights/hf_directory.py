@@ -18,7 +18,7 @@ from headrace.contract.errors import ModelError
 from headrace.contract.files import require_regular
 
 from .checkpoint import Shapes, check_shapes
-from .hf_config import read_config, read_json_object
+from .hf_config import WANTED, read_config, read_json_object
 
 INDEX = "model.safetensors.index.json"
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}  # bytes of one value
@@ -32,17 +32,30 @@ class HFDirectory:
         self.config = read_config(path)
         self._shards = {file: _open_shard(file) for file in _shard_files(path)}
         self._home = _locate(self._shards)
-        if (path / INDEX).exists():
+        self._indexed = (path / INDEX).exists()
+        if self._indexed:
             _check_index(path / INDEX, self._home)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Those that hold the weights."""
+        return tuple(self._shards)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self._home)
 
     def expect(self, shapes: Shapes) -> None:
         stored = {name: tuple(self._slice(name).get_shape()) for name in self._home}
-        check_shapes(self.source, stored, shapes)
+        check_shapes(self.source, stored, shapes, self.where)
         for name in shapes:
             self._check_float(name)
+
+    def where(self, name: str) -> str:
+        """The file that holds a tensor, for errors, and why it was read."""
+        found = str(self._home[name])
+        if len(self._shards) == 1 or self._indexed:
+            return found
+        return f"{found} (read, as all {len(self._shards)} *.safetensors are: {INDEX} is missing)"
 
     def tensor(self, name: str) -> Tensor:
         # ``copy``: a float32 tensor would otherwise stay a view of the mapped file.
@@ -85,7 +98,7 @@ def _shard_files(path: Path) -> list[Path]:
         return [path / _plain_name(index, name) for name in sorted(set(_weight_map(index).values()))]
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise ModelError(str(path), "holds no *.safetensors file")
+        raise ModelError(str(path), f"holds no *.safetensors file: {WANTED}")
     return files
 
 
