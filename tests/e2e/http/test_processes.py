@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +72,24 @@ class Served:
         return float(found[1])
 
 
+def kill_with_children(process: subprocess.Popen[bytes]) -> None:
+    """A child that a failed test left standing still would hold the pipes open, for ever."""
+    listings = Path(f"/proc/{process.pid}/task").glob("*/children")
+    left = [int(pid) for listing in listings for pid in listing.read_text().split()]
+    process.kill()
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=END_S)
+
+
 @contextmanager
 def serving(model: str, *more: str) -> Iterator[Served]:
     process = start("serve", "-m", model, "--port", "0", "--kv-memory", "64MiB", "--threads", "1", *more)
     try:
         yield Served(process)
     finally:
-        process.kill()
-        process.communicate()
+        kill_with_children(process)
 
 
 def test_a_killed_engine_ends_streams_with_an_error_and_comes_back(model: str) -> None:
@@ -232,5 +242,4 @@ def test_a_front_that_waits_for_engines_says_so_and_ends_when_asked(model: str) 
         assert process.wait(END_S) == 0
         assert b"asked to stop before the engine was there" in process.stderr.read()
     finally:
-        process.kill()
-        process.communicate()
+        kill_with_children(process)
