@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import zmq
 
 from headrace._core import Scheduler
 from headrace.contract.errors import EngineDead
@@ -18,6 +19,7 @@ from headrace.engine.client import EngineClient, ThreadClient
 from headrace.engine.engine import Engine
 from headrace.engine.intake import Intake
 from headrace.engine.process import ProcessClient
+from headrace.engine.sockets import sent
 from headrace.worker.fake import FakeWorker, rolling_token
 
 DEADLINE_S = 20.0
@@ -170,3 +172,8 @@ def test_an_end_that_is_interrupted_leaves_no_child(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         client.close()
     assert child.exitcode == -signal.SIGKILL
+
+
+def test_what_nobody_takes_is_neither_waited_for_nor_an_error() -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as lonely:
+        assert not sent(lonely, b"anybody?")

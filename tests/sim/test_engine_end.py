@@ -52,7 +52,13 @@ class Watched:
 def test_every_part_is_closed_whatever_becomes_of_the_others(broken: tuple[str, ...]) -> None:
     watched, told = Watched(*broken), threading.Event()
     ends: list[TokenDelta] = []
-    loop = EngineLoop(watched.engine, lambda deltas: (ends.extend(d for d in deltas if d.finish_reason), told.set()))
+
+    def take(deltas: list[TokenDelta]) -> None:
+        ends.extend(delta for delta in deltas if delta.finish_reason)
+        told.set()
+        loop._closing.wait(DEADLINE_S)  # else it might come to its own end first
+
+    loop = EngineLoop(watched.engine, take)
     watched.engine.submit(ask("a"))
     assert told.wait(DEADLINE_S)
     loop.close()

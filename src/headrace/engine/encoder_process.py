@@ -19,6 +19,7 @@ from headrace.contract.picture import Picture
 
 from .encoder_child import EncoderBuilder, FromEncoder, Look, Seen, encoder_main
 from .messages import POLL_MS, Close, Failed, Ready
+from .sockets import sent
 from .spawning import spawn
 from .starting import Flag, ended_at_start
 
@@ -89,8 +90,7 @@ class EncoderProcess:
         """A child that is gone takes nothing, and a plain send would wait for it for ever."""
         data = msgspec.msgpack.encode(message)
         while time.monotonic() < deadline:
-            if self._socket.poll(_wait_ms(deadline), zmq.POLLOUT):
-                self._socket.send(data, zmq.NOBLOCK)
+            if self._socket.poll(_wait_ms(deadline), zmq.POLLOUT) and sent(self._socket, data):
                 return True
             self._require_alive()
         return False
@@ -137,8 +137,7 @@ class EncoderProcess:
 
     def close(self) -> None:
         """Ends the child; it is killed if it does not end by the deadline."""
-        if self._process.is_alive() and self._socket.poll(0, zmq.POLLOUT):
-            self._socket.send(msgspec.msgpack.encode(Close()), zmq.NOBLOCK)
+        if self._process.is_alive() and sent(self._socket, msgspec.msgpack.encode(Close())):
             self._process.join(CLOSE_TIMEOUT_S)
         if self._process.is_alive():
             self._process.kill()

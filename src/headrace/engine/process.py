@@ -38,6 +38,7 @@ from .messages import (
     ToFront,
 )
 from .profiling import ProfileWaits
+from .sockets import sent
 from .spawning import spawn
 from .starting import Flag, ended_at_start
 
@@ -267,8 +268,7 @@ class ProcessClient:
         """A child that is gone takes nothing, and a plain send would wait for it for ever."""
         deadline = time.monotonic() + self._silence_timeout_s
         while self._process.is_alive() and time.monotonic() < deadline:
-            if self._socket.poll(POLL_MS, zmq.POLLOUT):
-                self._socket.send(message, zmq.NOBLOCK)
+            if self._socket.poll(POLL_MS, zmq.POLLOUT) and sent(self._socket, message):
                 return
 
     def _take(self, answer: ToFront) -> None:

@@ -55,6 +55,15 @@ def bind_router(
     return socket
 
 
+def sent(socket: zmq.Socket[bytes], message: bytes) -> bool:
+    """Sends without waiting. False where nobody takes it: a peer may go between a look (``poll``) and the sending."""
+    try:
+        socket.send(message, zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
+
+
 class Line:
     """Watches whether a dealer's connection stands. What closes it is an end of the other process (or a reset on the
     way), not its silence; the socket itself connects again by itself, and says nothing of either.
