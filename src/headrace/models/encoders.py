@@ -25,6 +25,8 @@ class EncoderModel(Protocol):
 
 
 ENCODERS: dict[str, Callable[[Checkpoint, Ops], EncoderModel]] = {"BertModel": load_bert}
+MODULES = ("Transformer", "Pooling", "Normalize")
+POOLING = "1_Pooling/config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,38 @@ def load_encoder(checkpoint: Checkpoint, ops: Ops) -> EncoderModel:
 
 
 def read_pooling(folder: Path) -> Pooling:
-    """From the files of sentence-transformers where they are there. Raises ModelError for another pooling than the
-    mean."""
-    pooling = folder / "1_Pooling" / "config.json"
+    """From the files of sentence-transformers; a local folder without them has the normalised mean.
+
+    Raises ModelError for another pooling, for a module that would be left out, and for a pulled folder with neither
+    file: an older pull did not take them, and a guess would be wrong without a sign.
+    """
+    pooling, modules = folder / POOLING, folder / "modules.json"
     if pooling.is_file():
         modes = {k for k, v in read_json_object(pooling).items() if k.startswith("pooling_mode") and v is True}
         if modes != {"pooling_mode_mean_tokens"}:
             raise ModelError(str(pooling), f"only pooling_mode_mean_tokens is known, got {sorted(modes)}")
-    modules = folder / "modules.json"
-    if not modules.is_file():
-        return Pooling()
-    kinds = [module.get("type", "") for module in read_json_list(modules) if isinstance(module, dict)]
-    return Pooling(any(str(kind).endswith(".Normalize") for kind in kinds))
+    if modules.is_file():
+        return Pooling("Normalize" in _module_kinds(modules))
+    if not pooling.is_file() and (folder / ".complete").is_file():
+        raise ModelError(
+            str(folder),
+            f"was pulled without modules.json and {POOLING}, so nothing says how rows become one vector; remove the "
+            "folder and pull it again, or name a copy outside the cache if the model has no such files",
+        )
+    return Pooling()
+
+
+def _module_kinds(modules: Path) -> set[str]:
+    """The kinds of the modules after one another, each of which is known: the last part of its dotted ``type``."""
+    kinds = set()
+    for number, module in enumerate(read_json_list(modules)):
+        if not isinstance(module, dict) or not isinstance(module.get("type"), str):
+            raise ModelError(str(modules), f"entry {number} is no object with a type")
+        kinds.add(kind := module["type"].rpartition(".")[2])
+        if kind not in MODULES:
+            raise ModelError(
+                str(modules), f"entry {number}: {module['type']!r} is not known; known: {', '.join(MODULES)}"
+            )
+        if kind == "Pooling" and module.get("path", "1_Pooling") != "1_Pooling":
+            raise ModelError(str(modules), f"entry {number}: the pooling must lie in 1_Pooling, got {module['path']!r}")
+    return kinds

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headrace.contract.errors import PullError
+from headrace.lab.bench import corpus as corpora
 from headrace.lab.bench.corpus import ALICE, Corpus, corpus_text
 
 TEXT = b"Down the\r\nrabbit hole\x1a"
@@ -53,6 +56,25 @@ def test_the_text_is_fetched_once_and_has_line_feeds_only(index: Corpus, tmp_pat
 def test_offline_fetches_nothing(index: Corpus) -> None:
     with pytest.raises(PullError, match="offline"):
         corpus_text(index, offline=True)
+
+
+def test_what_another_process_brought_while_we_waited_is_taken(
+    index: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    @contextmanager
+    def locked_late(path: Path, source: str) -> Iterator[None]:
+        asked.append((path, source))
+        target = tmp_path / "cache" / "corpora" / "alice.txt"
+        target.parent.mkdir(parents=True)
+        target.write_bytes(TEXT)
+        yield
+
+    monkeypatch.setattr(corpora, "locked", locked_late)
+    monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "nothing").as_uri())
+    assert corpus_text(index) == "Down the\nrabbit hole"
+    assert asked == [(tmp_path / "cache" / "locks" / "book-1.0.tar.gz.lock", index.source)]
 
 
 @pytest.mark.parametrize("field", ["archive_sha256", "sha256"])

