@@ -54,7 +54,9 @@ class Workshop:
         if kind == SOURCE_KIND:
             if not target.exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self.source, target)
+                part = target.with_name(target.name + ".part")
+                shutil.copyfile(self.source, part)
+                part.rename(target)
             return str(target)
         return self._made(target, "peer_llama_cpp", "llama", "quantise", {"source": str(self.source), "kind": kind})
 
