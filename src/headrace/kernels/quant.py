@@ -20,6 +20,10 @@ from headrace.contract.errors import ModelError
 
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 
+# Bytes of 32 values once the CPU has packed them: codes of 4 or 8 bits with their scales and minima. More than the file
+# holds where codes of 5 or 6 bits get a byte each, or scales become float32.
+PACKED_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 34, "Q5_1": 36, "Q8_0": 34, "Q4_K": 24, "Q5_K": 40, "Q6_K": 40}
+
 # Dequantising makes several float temporaries; slabs keep them small beside the result.
 SLAB_VALUES = 1 << 22
 
@@ -72,6 +76,11 @@ def row_bytes(kind: str, k: int) -> int:
     if k <= 0 or k % values:
         raise ModelError(f"{kind} blocks", f"hold {values} values each, which {k} columns are no multiple of")
     return k // values * size
+
+
+def packed_bytes(kind: str, values: int) -> int:
+    """Least bytes of ``values`` numbers in blocks of ``kind`` once packed: rows that pad the last panel not counted."""
+    return values // 32 * PACKED_BYTES[kind]
 
 
 def _block(kind: str) -> tuple[int, int]:

@@ -163,6 +163,7 @@ def test_contenders_take_turns_and_the_first_round_does_not_count(start: Start, 
     journal = tmp_path / "journal"
     both = [fake("a", journal=str(journal)), fake("b", journal=str(journal))]
     result = run(start, both, prefill(5, DEADLINE_S), rounds=2)
+    assert result.plain()["threads"] == 1
     played = [line for line in journal.read_text().splitlines() if line.endswith("generate 5")]
     assert played == ["a generate 5", "b generate 5"] * 3
     cell = result.cells["prefill, 5 tokens"]["a"].value
@@ -309,6 +310,7 @@ def comparison(**changes: Any) -> dict[str, Any]:
     losses = {"headrace Q4_1": cell(20.1), "headrace fp32": cell(20), "quick": cell(25), "fair": cell(20.2)}
     return {
         "machine": {"cpu": "C", "processors": 2, "vector_flags": [], "load_average": 0.1, "date": "today"},
+        "threads": 2,
         "versions": {"fair": "fair 1.0 (a|b)"},
         "units": {"decode": "tok/s", "step": "ms", "perplexity": ""},
         "more_is_better": {"decode": True, "step": False, "perplexity": False},
@@ -347,10 +349,12 @@ def test_the_table_has_every_contender_in_every_row() -> None:
     assert "| decode | a\\|b | 30 (29–31) |" in text  # a bar in a cell must not end it
     assert "- fair: fair 1.0 (a|b)" in text
     assert "2 processors" in text
+    assert "today; 2 threads each." in text
 
 
 def test_the_short_table_says_who_is_ahead_and_who_is_not() -> None:
     text = brief(comparison())
+    assert "today; 2 threads each. Medians." in text
     assert "| decode | tok/s | 30 (headrace Q4_1) | 15 (fair) | 2.00× |" in text
     assert "| step | ms |" in text
     assert "0.50× (behind) |" in text

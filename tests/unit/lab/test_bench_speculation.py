@@ -9,7 +9,9 @@ from cli_models import SMALL, write_model
 from test_bench_command import bench, reported
 
 from headrace.api.llm import LLM
-from headrace.lab.bench import speculation
+from headrace.config import resolve
+from headrace.lab.bench import acceptance, speculation
+from headrace.lab.bench.report import Report
 from headrace.lab.bench.table import figure
 
 
@@ -63,6 +65,23 @@ def test_where_a_model_drafts_both_rules_of_acceptance_are_compared(tmp_path: Pa
     assert list(shares) == ["drafts accepted, exact", "drafts accepted, rejection"]
     assert "drafts accepted, exact over rejection" in {row["what"] for row in plain["rows"]}
     assert all(0 < share <= 100 for share in shares.values())
+
+
+@pytest.mark.usefixtures("short_prompts")
+def test_each_rule_is_the_one_measured_in_the_deterministic_mode_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mode turns rejection into the exact rule, and says so in its notes; the shares are taken without it."""
+    changed: list[tuple[str, ...]] = []
+    monkeypatch.setattr(acceptance, "_share", lambda llm, *_: changed.append(llm.notes) or 50.0)
+    settings = tmp_path / "settings.toml"
+    settings.write_text("[speculation]\ndraft_layers = 1\n")
+    config = resolve(
+        {"model": write_model(tmp_path / "m"), "speculation": "self", "deterministic": True, "kv_memory": 4 << 20},
+        settings,
+    )
+    acceptance.add_acceptance(Report("determinism", {}), config, [1, 2, 3], 4, 1)
+    assert changed == [(), ()]
 
 
 @pytest.mark.parametrize(

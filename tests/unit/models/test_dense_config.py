@@ -50,6 +50,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("llama", {"rope_parameters": {"rope_type": "yarn"}}, r"rope_parameters\.rope_type"),
     ("qwen3", {"rope_parameters": {"sliding_attention": {"rope_theta": 5.0}}}, "rope_parameters"),
+    ("llama", {"rope_parameters": {"rope_theta": 5.0}}, r"rope_parameters\.rope_theta"),
+    ("llama", {"rope_parameters": {}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
+    ("llama", {"rope_parameters": {}, "rope_scaling": {"rope_type": "yarn"}}, r"rope_scaling\.rope_type"),
+    ("gemma3", {"rope_parameters": {"sliding_attention": {"rope_theta": 5.0}}}, r"sliding_attention\.rope_theta"),
+    ("gemma3", {"rope_parameters": {}}, "rope_local_base_freq"),
     (
         "llama-untied-scaled",
         {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
@@ -119,6 +124,17 @@ def test_defaults() -> None:
     assert derived("qwen3", head_dim=GONE).head_dim == 128
     assert derived("llama", tie_word_embeddings=GONE).tied_head is False
     assert derived("gemma3").tied_head is True
+    assert derived("gemma3", rope_theta=GONE).rope.theta == 1e6
     assert derived("gemma3").attention_scale == pytest.approx(10**-0.5)
     assert derived("gemma3").embedding_scale == pytest.approx(32**0.5)
     assert derived("gemma3", rope_scaling={"rope_type": "linear", "factor": 8.0}).sliding_rope.kind == "default"
+
+
+def test_the_older_rope_keys_are_the_defaults_of_the_newer_ones() -> None:
+    linear = {"rope_type": "linear", "factor": 8.0}
+    older = derived("gemma3", rope_theta=3e5, rope_local_base_freq=7e3, rope_scaling=linear)
+    layers = {"full_attention": linear, "sliding_attention": {"rope_type": "default"}}
+    for both in ({}, {"rope_scaling": linear}, {"rope_scaling": layers}):
+        newer = derived("gemma3", rope_theta=3e5, rope_local_base_freq=7e3, rope_parameters=layers, **both)
+        assert (newer.rope, newer.sliding_rope) == (older.rope, older.sliding_rope)
+    assert derived("llama", rope_theta=3e5, rope_parameters=linear).rope.theta == 3e5

@@ -102,6 +102,14 @@ def test_metadata_that_would_change_the_result_is_refused(key, value, named, tmp
     assert str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("kind", ["linear", "yarn"])
+def test_a_scaling_rule_beside_stored_factors_is_refused(kind: str, tmp_path: Path) -> None:
+    rule = {"llama__rope__scaling__type": kind, "llama__rope__scaling__factor": 2.0}
+    path = write_gguf(tmp_path / "m.gguf", CONFIGS["llama"], tensors_of("llama"), rope_freqs__weight=[1.0] * 4, **rule)
+    with pytest.raises(ModelError, match=r"rope\.scaling\.type: .*beside rope_freqs\.weight"):
+        open_checkpoint(path)
+
+
 def test_unknown_architecture_lists_the_known_ones(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", CONFIGS["llama"], {}, general__architecture="mamba")
     with pytest.raises(ModelError, match=r"mamba.*gemma3.*llama.*qwen2"):

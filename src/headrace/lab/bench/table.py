@@ -103,7 +103,7 @@ def reasons(comparison: dict[str, Any]) -> list[str]:
 def markdown(comparison: dict[str, Any]) -> str:
     """The table with what it depends on: machine, date, versions, missing figures."""
     headings, rows = grid(comparison)
-    lines = [f"Measured on: {describe(comparison['machine'])}.", ""]
+    lines = [f"{_measured_on(comparison)}.", ""]
     lines += [_line(headings), _line(["---", "---", *("---:" for _ in headings[2:-1]), "---"])]
     lines += [_line(row) for row in rows]
     lines += ["", "Medians, in brackets the smallest and the largest of the runs."]
@@ -115,7 +115,7 @@ def markdown(comparison: dict[str, Any]) -> str:
 
 def brief(comparison: dict[str, Any]) -> str:
     """The comparison in short: by row the best of ours, the best peer that is accurate enough, and their ratio."""
-    lines = [f"Measured on: {describe(comparison['machine'])}. Medians.", ""]
+    lines = [f"{_measured_on(comparison)}. Medians.", ""]
     lines += [_line(["", "unit", "headrace", "best peer", "headrace ahead by"]), "| --- | --- | --- | --- | ---: |"]
     for task, cells in comparison["cells"].items():
         decided = verdict(comparison, task)
@@ -124,6 +124,10 @@ def brief(comparison: dict[str, Any]) -> str:
             behind = "" if decided.ratio >= 1 else " (behind)"
             lines.append(_line([task, comparison["units"][task], ours, peer, f"{decided.ratio:.2f}×{behind}"]))
     return "\n".join(lines) + "\n"
+
+
+def _measured_on(comparison: dict[str, Any]) -> str:
+    return f"Measured on: {describe(comparison['machine'])}; {comparison['threads']} threads each"
 
 
 def _best(cells: dict[str, Any], name: str) -> str:

@@ -56,7 +56,9 @@ def load_dense(
 
 
 def dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool) -> int:
-    """Least memory that ``load_dense`` takes: all weights, and the rope tables while they are made. Reads no weight.
+    """Least memory that ``load_dense`` takes: all weights as they are packed, and the rope tables while they are made.
+
+    Reads no weight.
 
     Errors: as ``load_dense``.
     """
@@ -67,7 +69,7 @@ def dense_bytes(architecture: str, checkpoint: Checkpoint, exact: bool) -> int:
     if exact:
         weights = sum(prod(shape) for shape in shapes.values()) * torch.float32.itemsize
     else:
-        weights = sum(map(checkpoint.stored_bytes, shapes))
+        weights = sum(map(checkpoint.packed_bytes, shapes))
     return weights + _rope_bytes(config)
 
 

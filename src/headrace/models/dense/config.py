@@ -72,7 +72,7 @@ def derive(architecture: str, values: Mapping[str, Any]) -> DenseConfig:
     hidden = reader.integer("hidden_size", most=MAX_WIDTH)
     num_layers = reader.integer("num_hidden_layers", most=MAX_LAYERS)
     num_heads, num_kv_heads, head_dim = _read_heads(reader, family, hidden)
-    rope, sliding_rope = read_ropes(reader, head_dim, family.two_rope_bases)
+    rope, sliding_rope = read_ropes(reader, head_dim, family.two_rope_bases, family.rope_theta)
     scalar = reader.number("query_pre_attn_scalar", head_dim) if family.query_scalar else head_dim
     return DenseConfig(
         family=family,

@@ -8,6 +8,7 @@ from headrace.contract.errors import ConfigError
 
 from .config_reader import MAX_NUMBER, ConfigReader
 
+THETA, LOCAL_THETA, DEFAULT_LOCAL_THETA = "rope_theta", "rope_local_base_freq", 1e4
 ROPE_TYPES = {name: name for name in ("default", "linear", "llama3", "frequency_factors")}
 
 
@@ -27,29 +28,57 @@ class RopeConfig:
     factors: tuple[float, ...] = ()
 
 
-def read_ropes(reader: ConfigReader, head_dim: int, two_bases: bool) -> tuple[RopeConfig, RopeConfig]:
+def read_ropes(
+    reader: ConfigReader, head_dim: int, two_bases: bool, default_theta: float
+) -> tuple[RopeConfig, RopeConfig]:
     """``(full, sliding)`` settings; the same object twice unless the family has ``two_bases``.
 
     Spellings: ``rope_theta`` + ``rope_scaling`` (+ ``rope_local_base_freq``), or ``rope_parameters``, which
-    for two bases holds one object per layer type.
+    for two bases holds one object per layer type. A configuration with both must say the same in both.
     """
+    theta = reader.number(THETA, default_theta)
     parameters = reader.section("rope_parameters")
     if parameters is not None:
-        full = parameters.section("full_attention") or parameters
-        sliding = parameters.section("sliding_attention") or full
-        ropes = _read(full, full, head_dim), _read(sliding, sliding, head_dim)
+        ropes = _read_parameters(reader, parameters, head_dim, two_bases, theta)
     else:
-        full_rope = _read(reader, reader.section("rope_scaling"), head_dim)
+        full_rope = _read(theta, reader.section("rope_scaling"), head_dim)
         # Scaling stretches the global layers only: a window never sees far positions.
-        local_rope = RopeConfig(reader.number("rope_local_base_freq", 1e4)) if two_bases else full_rope
+        local_rope = RopeConfig(reader.number(LOCAL_THETA, DEFAULT_LOCAL_THETA)) if two_bases else full_rope
         ropes = full_rope, local_rope
     if not two_bases and ropes[0] != ropes[1]:
         raise ConfigError("rope_parameters", "this architecture has one rotary base for all layers")
     return ropes
 
 
-def _read(base: ConfigReader, scaling: ConfigReader | None, head_dim: int) -> RopeConfig:
-    theta = base.number("rope_theta", 1e4)
+def _read_parameters(
+    reader: ConfigReader, parameters: ConfigReader, head_dim: int, two_bases: bool, theta: float
+) -> tuple[RopeConfig, RopeConfig]:
+    """The newer spelling, in which the older keys are defaults. ``theta``: the base of the full layers then."""
+    section = parameters.section("full_attention") or parameters
+    full = _read(_theta(section, reader, THETA, theta), section, head_dim)
+    older = reader.section("rope_scaling")
+    repeated = reader.raw("rope_scaling") == reader.raw("rope_parameters")
+    if older is not None and not repeated and _read(full.theta, older, head_dim) != full:
+        raise ConfigError("rope_scaling", "says something else than rope_parameters")
+    local = parameters.section("sliding_attention")
+    key, default = (LOCAL_THETA, DEFAULT_LOCAL_THETA) if two_bases else (THETA, theta)
+    if local is not None:
+        return full, _read(_theta(local, reader, key, default), local, head_dim)
+    if reader.number(key, full.theta) != full.theta:
+        raise ConfigError(key, f"differs from the {full.theta:g} that rope_parameters gives every layer")
+    return full, full
+
+
+def _theta(section: ConfigReader, reader: ConfigReader, key: str, default: float) -> float:
+    """The base that ``section`` names, else the older ``key``. Raises ConfigError where both are there and differ."""
+    older = reader.number(key, default)
+    theta = section.number(THETA, older)
+    if reader.raw(key) is not None and theta != older:
+        raise ConfigError(section.name(THETA), f"{theta:g} differs from {key}, {older:g}")
+    return theta
+
+
+def _read(theta: float, scaling: ConfigReader | None, head_dim: int) -> RopeConfig:
     if scaling is None:
         return RopeConfig(theta)
     scaling.refuse({"partial_rotary_factor": (1, 1.0)})

@@ -67,7 +67,8 @@ class Family:
     qkv_bias: q, k and v have a bias · qk_norm: RMS norm of each query and key head before the rotation ·
     norm_offset: norms multiply by ``offset + w`` · sandwich_norms: branch outputs are normed before they are
     added · scaled_embedding: embeddings are multiplied by sqrt(hidden) · two_rope_bases: sliding layers have
-    a rotary base of their own · query_scalar: attention scale comes from ``query_pre_attn_scalar`` ·
+    a rotary base of their own · rope_theta: the base when the configuration
+    has none · query_scalar: attention scale comes from ``query_pre_attn_scalar`` ·
     head_dim: head size when the configuration has none (0: hidden / heads).
     """
 
@@ -80,6 +81,7 @@ class Family:
     sandwich_norms: bool = False
     scaled_embedding: bool = False
     two_rope_bases: bool = False
+    rope_theta: float = 1e4
     query_scalar: bool = False
     head_dim: int = 0
     tied_head: bool = False
@@ -98,6 +100,7 @@ FAMILIES: dict[str, Family] = {
         sandwich_norms=True,
         scaled_embedding=True,
         two_rope_bases=True,
+        rope_theta=1e6,
         query_scalar=True,
         head_dim=256,
         tied_head=True,

@@ -54,8 +54,9 @@ class Checkpoint(Protocol):
         """
         ...
 
-    def stored_bytes(self, name: str) -> int:
-        """Size of what ``stored`` gives, known without reading it. ``name`` is one that ``expect`` has accepted."""
+    def packed_bytes(self, name: str) -> int:
+        """Least size of what ``stored`` gives once it is packed, known without reading it: float16 that loses nothing
+        in bfloat16 keeps its size. ``name`` is one that ``expect`` has accepted."""
         ...
 
 

@@ -44,7 +44,7 @@ class DummyCheckpoint:
     def stored(self, name: str) -> Tensor:
         return self.tensor(name)
 
-    def stored_bytes(self, name: str) -> int:
+    def packed_bytes(self, name: str) -> int:
         return prod(self._shapes[name]) * torch.float32.itemsize
 
 

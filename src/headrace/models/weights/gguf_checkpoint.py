@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from headrace.contract.errors import ModelError
 from headrace.contract.files import require_regular
-from headrace.kernels.quant import KINDS, QuantRows
+from headrace.kernels.quant import KINDS, QuantRows, packed_bytes
 
 from .checkpoint import Shapes, check_shapes
 from .gguf_config import ROPE_FACTORS, GGUFFamily, config_from_metadata, family_of
@@ -64,8 +65,9 @@ class GGUFCheckpoint:
             return stored.to(torch.float32) - self._family.norm_offset
         return stored
 
-    def stored_bytes(self, name: str) -> int:
-        return self._infos[name].num_bytes
+    def packed_bytes(self, name: str) -> int:
+        info = self._infos[name]
+        return info.num_bytes if info.kind in FLOATS else packed_bytes(info.kind.name, prod(info.shape))
 
     def _rope_factors(self, header: GGUFHeader) -> list[float] | None:
         info = header.tensors.get(ROPE_FACTORS)

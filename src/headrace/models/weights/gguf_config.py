@@ -152,6 +152,8 @@ def _stored_vocab(source: str, header: GGUFHeader) -> int:
 def _rope_scaling(source: str, prefix: str, own: dict[str, Any], factors: list[float] | None) -> dict[str, Any] | None:
     kind = own.get("rope.scaling.type", "none")
     if factors is not None:
+        if kind != "none":
+            raise ModelError(f"{source}: {prefix}rope.scaling.type", f"{kind!r} beside {ROPE_FACTORS}: one rule only")
         # Not a config.json term elsewhere: the file stores the result of a scaling rule, not the rule.
         return {"rope_type": "frequency_factors", "factors": factors}
     if kind == "none":

@@ -78,7 +78,7 @@ class HFDirectory:
         tensor: Tensor = self._shards[self._home[name]].get_tensor(name)
         return tensor
 
-    def stored_bytes(self, name: str) -> int:
+    def packed_bytes(self, name: str) -> int:
         stored = self._slice(name)
         return int(prod(stored.get_shape())) * FLOATS[stored.get_dtype()]
 

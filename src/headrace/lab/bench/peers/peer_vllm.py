@@ -13,7 +13,7 @@ Answer = dict[str, Any]
 
 class Peer:
     def load(self, model: str, threads: int, context: int = 8192, dtype: str = "float32", **_: Any) -> Answer:
-        del threads  # VLLM_CPU_OMP_THREADS_BIND says which processors
+        del threads  # set by the environment variable that OpenMP reads when torch is imported
         self._llm = vllm.LLM(
             model=model,
             dtype=dtype,
