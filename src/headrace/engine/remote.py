@@ -15,7 +15,7 @@ from headrace.contract.errors import EngineDead, StoreError
 
 from .messages import POLL_MS, Close, Deltas, Failed, Greet, Poke, Ready, ToFront
 from .process import ProcessClient
-from .sockets import Line, Secure, connect_dealer
+from .sockets import Line, Secure, connect_dealer, sent
 from .starting import Flag
 
 log = logging.getLogger(__name__)
@@ -124,8 +124,7 @@ class RemoteClient(ProcessClient):
     def _ping(self, message: Greet | Poke) -> None:
         if time.monotonic() >= self._next_ping_s:
             self._next_ping_s = time.monotonic() + PING_S
-            with contextlib.suppress(zmq.Again):
-                self._socket.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
+            sent(self._socket, msgspec.msgpack.encode(message))
 
     def _sign_of_life(self) -> None:
         self._ping(Poke())

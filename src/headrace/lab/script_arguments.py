@@ -15,7 +15,7 @@ from headrace.models.deepseek_v41.config import MODEL_TYPE
 from headrace.models.sources import ModelSource, resolve_model
 from headrace.models.weights import open_checkpoint
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT_CODE, INTERRUPTED_CODE = 2, 130
 
 
 def run_script(main: Callable[[], None]) -> NoReturn:
@@ -24,9 +24,9 @@ def run_script(main: Callable[[], None]) -> NoReturn:
         main()
     except (HeadraceError, OSError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
-        sys.exit(BAD_INPUT)
+        sys.exit(BAD_INPUT_CODE)
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(INTERRUPTED_CODE)
     sys.exit(0)
 
 

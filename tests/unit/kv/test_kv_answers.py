@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import zmq
+from kv_servers import on_a_thread
 from kv_values import key_of, payload_of, put
 
 from headrace.kv import wire
@@ -21,21 +20,9 @@ from headrace.kv.neighbours import MemoryServer
 from headrace.kv.records import RecordKind, RecordSpec
 from headrace.kv.segment import MOST_VALUE_BYTES
 from headrace.kv.server import StoreServer
-from headrace.kv.service import Service
 
 LOOPBACK = "tcp://127.0.0.1:*"
 KEY = key_of(1)
-
-
-@contextmanager
-def running(server: Service) -> Iterator[str]:
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield server.address
-    finally:
-        server.stop()
-        thread.join(60)
 
 
 def ask(address: str, lease: int, times: int, **fields: object) -> tuple[Any, int]:
@@ -63,7 +50,7 @@ def test_a_store_reads_no_more_for_one_message_than_an_answer_holds(
     monkeypatch.setattr(wire, "MOST_FRAME_BYTES", 12_000)
     store = LocalStore(tmp_path, 64 << 20)
     put(store, 1)
-    with running(StoreServer(store, LOOPBACK)) as address, closing(RemoteStore(address, timeout_s=60)) as client:
+    with on_a_thread(StoreServer(store, LOOPBACK)) as address, closing(RemoteStore(address, timeout_s=60)) as client:
         lease = client.match([KEY], [RecordSpec(RecordKind.BLOCK, (0,), 5000)]).lease
         answer, frames = ask(address, lease, 500)
         assert (answer["there"], frames) == ([True, True] + [False] * 498, 2)
@@ -78,6 +65,6 @@ def test_an_engine_s_memory_gives_no_more_either(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(wire, "MOST_FRAME_BYTES", 12_000)
     memory = HostMemory(1 << 20)
     memory.put(KEY, 0, payload_of(KEY))
-    with running(MemoryServer(memory, LOOPBACK)) as address:
+    with on_a_thread(MemoryServer(memory, LOOPBACK)) as address:
         answer, frames = ask(address, 0, 500)
     assert (answer["there"], frames) == ([True, True] + [False] * 498, 2)

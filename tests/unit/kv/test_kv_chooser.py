@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from kv_servers import on_a_thread
 from kv_values import key_of, put
 
 from headrace.kv.chooser import LEAST_VALUES, Chooser
@@ -91,14 +91,8 @@ def reached(store: LocalStore, through: str) -> Iterator[Store]:
         store.close()
         return
     server = StoreServer(store, "tcp://127.0.0.1:*")
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        with closing(RemoteStore(server.address, timeout_s=60)) as client:
-            yield client
-    finally:
-        server.stop()
-        thread.join(60)
+    with on_a_thread(server) as address, closing(RemoteStore(address, timeout_s=60)) as client:
+        yield client
 
 
 @pytest.mark.parametrize("through", ["itself", "a server"])

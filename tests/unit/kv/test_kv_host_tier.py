@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 import zmq
+from kv_servers import on_a_thread
 from kv_values import key_of, payload_of
 
 from headrace.api.kv_host import check_host, directory_of, host_bytes
@@ -45,13 +45,8 @@ PATIENCE_S = 60.0
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
     server = StoreServer(LocalStore(folder, 64 << 20, segment_bytes=50_000), LOOPBACK)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        yield server.address
-    finally:
-        server.stop()
-        thread.join(60)
+    with on_a_thread(server) as address:
+        yield address
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import zmq
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kv_servers import on_a_thread
 from kv_values import key_of, payload_of
 
 from headrace.contract.errors import ConfigError, StoreError
@@ -49,14 +50,8 @@ class Clock:
 @contextmanager
 def serving(folder: Path, capacity: int = 64 << 20, **settings: Any) -> Iterator[StoreServer]:
     server = StoreServer(LocalStore(folder, capacity, segment_bytes=50_000), LOOPBACK, **settings)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
+    with on_a_thread(server):
         yield server
-    finally:
-        server.stop()
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 @pytest.fixture
