@@ -84,6 +84,19 @@ def test_counting_equals_the_usage(scripted: Running) -> None:
         (message("x", model="other"), 404, "not_found_error", "other"),
         (message("x", messages=[]), 400, "invalid_request_error", "messages"),
         (message("x", tools=[{"name": 1}]), 400, "invalid_request_error", "tools[0].name"),
+        (message("x", tool_choice={"type": ["any"]}), 400, "invalid_request_error", "tool_choice.type"),
+        (message("x", stop_sequences=[""]), 400, "invalid_request_error", "stop_sequences"),
+        (message("x", stop_sequences=["a"] * 65), 400, "invalid_request_error", "stop_sequences"),
+        (message("x", output_config={"tone": "dry"}), 400, "invalid_request_error", "output_config.tone"),
+        (message("x", output_config={"effort": "much"}), 400, "invalid_request_error", "output_config.effort"),
+        (message("x", output_config={"format": {}}), 400, "invalid_request_error", "output_config.format.type"),
+        (message("x", output_config="low"), 400, "invalid_request_error", "output_config"),
+        (
+            message("x", messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]),
+            400,
+            "invalid_request_error",
+            "messages",
+        ),
         (
             message("x", messages=[{"role": "user", "content": [{"type": "image"}]}]),
             400,
@@ -142,12 +155,46 @@ def test_a_response_that_was_cut_says_so(scripted: Running) -> None:
         ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
         ({"input": [{"type": "item_reference"}]}, "input[0]"),
         ({"nonsense": 1}, "nonsense"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"reasoning": {"budget": 5}}, "reasoning.budget"),
+        ({"reasoning": "low"}, "reasoning"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"colour": "red"}}, "text.colour"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"top_logprobs": 5, "tools": [{"type": "function", "name": "f"}]}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"], "tools": [{"type": "function", "name": "f"}]}, "include"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
     ],
 )
 def test_refusals_of_responses_name_the_field(scripted: Running, fields: Any, param: str) -> None:
     response = scripted.post(RESPONSES, {"input": "x", **fields})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("wish", [{"top_logprobs": 2}, {"include": ["message.output_text.logprobs"]}])
+def test_a_response_tells_the_logprobs_that_chat_does(tiny: Running, wish: dict[str, Any]) -> None:
+    body = {"input": "x", "max_output_tokens": 12, "temperature": 0, **wish}
+    chat = tiny.chat("x", max_tokens=12, temperature=0, logprobs=True, top_logprobs=wish.get("top_logprobs", 0))
+    wanted = chat.json()["choices"][0]["logprobs"]["content"]
+    whole = tiny.post(RESPONSES, body).json()
+    assert whole["output"][0]["content"][0]["logprobs"] == wanted
+    assert whole["top_logprobs"] == wish.get("top_logprobs", 0)
+    told = events(tiny, RESPONSES, body)
+    grown = [row for e in told if e["type"] == "response.output_text.delta" for row in e["logprobs"]]
+    assert grown == wanted[: len(grown)]
+    assert len(grown) >= 1
+    done = [e["logprobs"] for e in told if e["type"] == "response.output_text.done"]
+    assert done == [wanted] == [told[-1]["response"]["output"][0]["content"][0]["logprobs"]]
+
+
+@pytest.mark.parametrize("include", ["reasoning.encrypted_content", "file_search_call.results"])
+def test_what_a_response_has_nothing_of_may_be_asked_for(scripted: Running, include: str) -> None:
+    body = {"input": "x", "max_output_tokens": 2, "include": [include], "reasoning": {"summary": "auto"}}
+    assert scripted.post(RESPONSES, body).status_code == 200
 
 
 @pytest.mark.parametrize(("route", "body"), [(MESSAGES, message("x")), (RESPONSES, {"input": "x"})])

@@ -11,7 +11,10 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import KVClass, SamplingParams
 
 from .chat_body import Message
+from .effort import effort_variables
 from .picture_parts import Part
+from .sampling import stop_texts
+from .structure import from_format
 from .tools import ToolWish, anthropic_tools
 
 
@@ -36,6 +39,13 @@ class Turn(msgspec.Struct, kw_only=True):
     content: str | list[Block]
 
 
+class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """``format``: what the answer must look like; ``effort``: how hard the model is to think."""
+
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
 class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a prompt is made of."""
 
@@ -46,7 +56,7 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
     cache_control: Any = None  # prefixes are cached anyway
-    output_config: Any = None
+    output_config: OutputConfig | None = None
 
     def conversation(self) -> list[Message]:
         """Messages for the chat template. Raises InvalidRequest for what is not served."""
@@ -61,11 +71,16 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return anthropic_tools(self.tools, self.tool_choice)
 
     def variables(self) -> dict[str, Any]:
-        """Templates that can think know the switch by this name. How long it thinks is the model's affair."""
+        """Templates that can think know the switch by this name. How many tokens it thinks is the model's affair."""
         kind = (self.thinking or {}).get("type")
         if kind not in (None, "disabled", "enabled", "adaptive"):
             raise InvalidRequest("thinking.type", f"must be enabled, adaptive or disabled, got {kind!r}")
-        return {} if kind is None else {"enable_thinking": kind != "disabled"}
+        effort = effort_variables(self._output.effort, "output_config.effort")
+        return effort if kind is None else effort | {"enable_thinking": kind != "disabled"}
+
+    @property
+    def _output(self) -> OutputConfig:
+        return self.output_config or OutputConfig()
 
 
 class MessagesBody(CountBody, kw_only=True):
@@ -82,13 +97,21 @@ class MessagesBody(CountBody, kw_only=True):
     metadata: Any = None
     service_tier: str | None = None
 
+    def refuse_unserved(self) -> None:
+        """What would change the answer and cannot be honoured. Counting takes it: it asks for no answer."""
+        if self.messages and self.messages[-1].role == "assistant":
+            words = "must not end with the assistant's: an answer always begins anew here, it does not go on with one"
+            raise InvalidRequest("messages", words)
+
     def sampling(self) -> SamplingParams:
+        formatted = self._output.format
         return SamplingParams(
             max_tokens=self.max_tokens,
-            stop=tuple(self.stop_sequences) if self.stop_sequences else None,
+            stop=stop_texts("stop_sequences", self.stop_sequences),
             temperature=1.0 if self.temperature is None else self.temperature,
             top_k=self.top_k or 0,
             top_p=1.0 if self.top_p is None else self.top_p,
+            structured_outputs=None if formatted is None else from_format(formatted, "output_config.format"),
         )
 
 
