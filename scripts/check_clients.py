@@ -101,12 +101,12 @@ def city_of(text: str) -> str:
     """The city of an answer that must have the form of SCHEMA."""
     value = json.loads(text)
     assert value in ({"city": "Bern"}, {"city": "Rome"}), value
-    return text
+    return str(value)
 
 
 @check
 def openai_schema(url: str) -> str:
-    wanted = {"model": served(url), "messages": SAID, "max_tokens": 100}
+    wanted = {"model": served(url), "messages": SAID, "max_tokens": 300}
     formatted = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": SCHEMA}}
     answer = oai(url).chat.completions.create(**wanted, response_format=formatted)
     with oai(url).chat.completions.stream(**wanted, response_format=formatted) as stream:
@@ -116,7 +116,7 @@ def openai_schema(url: str) -> str:
 
 @check
 def openai_parse(url: str) -> str:
-    answer = oai(url).chat.completions.parse(model=served(url), messages=SAID, max_tokens=100, response_format=Place)
+    answer = oai(url).chat.completions.parse(model=served(url), messages=SAID, max_tokens=300, response_format=Place)
     place = answer.choices[0].message.parsed
     assert isinstance(place, Place)
     return repr(place)
@@ -124,7 +124,7 @@ def openai_parse(url: str) -> str:
 
 @check
 def openai_responses_schema(url: str) -> str:
-    wanted = {"model": served(url), "input": "Say hello.", "max_output_tokens": 100}
+    wanted = {"model": served(url), "input": "Say hello.", "max_output_tokens": 300}
     formatted = {"format": {"type": "json_schema", "name": "place", "strict": True, "schema": SCHEMA}}
     city_of(oai(url).responses.create(**wanted, text=formatted).output_text)
     return repr(oai(url).responses.parse(**wanted, text_format=Place).output_parsed.city)
@@ -141,7 +141,7 @@ def openai_responses_logprobs(url: str) -> str:
 
 @check
 def anthropic_schema(url: str) -> str:
-    wanted = {"model": served(url), "messages": SAID, "max_tokens": 100}
+    wanted = {"model": served(url), "messages": SAID, "max_tokens": 300}
     answer = claude(url).messages.create(**wanted, output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
     parsed = claude(url).messages.parse(**wanted, output_format=Place).parsed_output
     assert isinstance(parsed, Place)

@@ -115,6 +115,25 @@ def test_refusals_of_messages_have_their_own_shape(
     assert words in told["error"]["message"]
 
 
+IMAGE, RESULT = {"type": "image"}, {"type": "tool_result", "tool_use_id": "a", "content": "r"}
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ([IMAGE], "messages[0].content[0]:"),
+        ([{"type": "thinking"}, RESULT, {"type": "text", "text": "t"}, IMAGE], "messages[0].content[3]:"),
+        ([{**RESULT, "content": [{"type": "text", "text": "t"}, IMAGE]}], "messages[0].content[0].content[1]:"),
+    ],
+)
+def test_refusals_of_messages_name_the_place_in_the_body(scripted: Running, content: Any, place: str) -> None:
+    turns = [{"role": "user", "content": content}]
+    refused = scripted.post(MESSAGES, message("", system="s", messages=turns))
+    assert (refused.status_code, refused.json()["error"]["message"].split(" ")[0]) == (400, place)
+    refused = scripted.post(MESSAGES, message("x", system=[{"type": "text", "text": "t"}, IMAGE]))
+    assert refused.json()["error"]["message"].startswith("system[1]: ")
+
+
 def test_a_response_whole_and_streamed(scripted: Running) -> None:
     body = {"input": "stop-whole", "instructions": "be brief", "max_output_tokens": 50}
     whole = scripted.post(RESPONSES, body).json()
@@ -154,6 +173,12 @@ def test_a_response_that_was_cut_says_so(scripted: Running) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
         ({"input": [{"type": "item_reference"}]}, "input[0]"),
+        ({"input": [{"role": "user"}], "instructions": "x"}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0]"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image"}]}]},
+            "input[0].output[0]",
+        ),
         ({"nonsense": 1}, "nonsense"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),

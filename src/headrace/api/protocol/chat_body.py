@@ -30,6 +30,13 @@ class Message(msgspec.Struct, kw_only=True):
     reasoning_content: str | None = None
 
 
+class Placed(Message, kw_only=True):
+    """A message that another protocol spells in its own way: refusals name the place there, and those of its parts."""
+
+    where: str
+    parts: list[str] = []
+
+
 class ChatBody(SamplingBody, kw_only=True):
     """The whole body. The last group is OpenAI's, accepted and without effect on the answer."""
 
@@ -118,9 +125,12 @@ def template_messages(messages: list[Message], pictures: list[NamedPicture] | No
 
 
 def _template_message(message: Message, where: str, pictures: list[NamedPicture] | None) -> dict[str, Any]:
-    content = message.content
+    content, places = message.content, list[str]()
+    if isinstance(message, Placed):
+        where, places = message.where, message.parts
     if isinstance(content, list):
-        content = "\n".join(line(p, f"{where}.content[{j}]", message.role, pictures) for j, p in enumerate(content))
+        places = places or [f"{where}.content[{j}]" for j in range(len(content))]
+        content = "\n".join(line(part, place, message.role, pictures) for part, place in zip(content, places))
     calls = _checked_calls(message, where)
     if content is None and not (message.role == "assistant" and calls):
         raise InvalidRequest(f"{where}.content", "is required")

@@ -10,7 +10,7 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import KVClass, SamplingParams
 
-from .chat_body import Message
+from .chat_body import Message, Placed
 from .effort import effort_variables
 from .picture_parts import Part
 from .sampling import stop_texts
@@ -62,7 +62,10 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Messages for the chat template. Raises InvalidRequest for what is not served."""
         if not self.messages:
             raise InvalidRequest("messages", "must hold at least one message")
-        out = [Message(role="system", content=self.system)] if self.system else []
+        out = list[Message]()
+        if self.system:
+            places = [f"system[{i}]" for i in range(len(self.system))] if isinstance(self.system, list) else []
+            out.append(Placed(role="system", content=self.system, where="system", parts=places))
         for i, turn in enumerate(self.messages):
             out += _messages(turn, f"messages[{i}]")
         return out
@@ -118,8 +121,8 @@ class MessagesBody(CountBody, kw_only=True):
 def _messages(turn: Turn, where: str) -> list[Message]:
     """A turn as messages: results of tools are messages of their own, before what else the user says."""
     if isinstance(turn.content, str):
-        return [Message(role=turn.role, content=turn.content)]
-    results, texts, calls = [], [], []
+        return [Placed(role=turn.role, content=turn.content, where=where)]
+    results, texts, places, calls = [], [], [], []
     for i, block in enumerate(turn.content):
         place = f"{where}.content[{i}]"
         if block.type == "tool_result":
@@ -130,15 +133,17 @@ def _messages(turn: Turn, where: str) -> list[Message]:
             if block.type != "image" and (block.type != "text" or block.text is None):
                 raise InvalidRequest(place, f"a block of type {block.type!r} is not served")
             texts.append(Part(type=block.type, text=block.text, source=block.source))
+            places.append(place)
     if not (texts or calls):
         return results
-    return [*results, Message(role=turn.role, content=texts or None, tool_calls=calls or None)]
+    said = Placed(role=turn.role, content=texts or None, tool_calls=calls or None, where=where, parts=places)
+    return [*results, said]
 
 
 def _result(block: Block, where: str) -> Message:
     if block.tool_use_id is None:
         raise InvalidRequest(f"{where}.tool_use_id", "is required")
-    return Message(role="tool", content=block.content or "", tool_call_id=block.tool_use_id)
+    return Placed(role="tool", content=block.content or "", tool_call_id=block.tool_use_id, where=where)
 
 
 def _call(block: Block, where: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import MAX_TOP_LOGPROBS, KVClass, SamplingParams
 
-from .chat_body import Message, refuse_verbosity
+from .chat_body import Message, Placed, refuse_verbosity
 from .effort import effort_variables
 from .picture_parts import Part
 from .sampling import most_tokens
@@ -137,9 +137,11 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def conversation(self) -> list[Message]:
         """Messages for the chat template."""
-        first = [Message(role="system", content=self.instructions)] if self.instructions else []
+        first = list[Message]()
+        if self.instructions:
+            first.append(Placed(role="system", content=self.instructions, where="instructions"))
         if isinstance(self.input, str):
-            return [*first, Message(role="user", content=self.input)]
+            return [*first, Placed(role="user", content=self.input, where="input")]
         if not self.input:
             raise InvalidRequest("input", "must hold at least one item")
         return first + _messages(self.input)
@@ -183,9 +185,11 @@ def _message(item: Item, where: str) -> Message:
             if getattr(item, name) is None:
                 raise InvalidRequest(f"{where}.{name}", "is required")
         function = {"name": item.name, "arguments": item.arguments}
-        return Message(role="assistant", tool_calls=[{"id": item.call_id, "type": "function", "function": function}])
+        call = {"id": item.call_id, "type": "function", "function": function}
+        return Placed(role="assistant", tool_calls=[call], where=where)
     if item.type == "function_call_output":
-        return Message(role="tool", content=item.output or "", tool_call_id=item.call_id)
+        places = [f"{where}.output[{j}]" for j in range(len(item.output))] if isinstance(item.output, list) else []
+        return Placed(role="tool", content=item.output or "", tool_call_id=item.call_id, where=where, parts=places)
     if item.type != "message" or item.role is None:
         raise InvalidRequest(where, f"an item of type {item.type!r} is not served: give messages with a role")
-    return Message(role=item.role, content=item.content)
+    return Placed(role=item.role, content=item.content, where=where)
