@@ -91,6 +91,8 @@ def test_counting_equals_the_usage(scripted: Running) -> None:
         (message("x", output_config={"effort": "much"}), 400, "invalid_request_error", "output_config.effort"),
         (message("x", output_config={"format": {}}), 400, "invalid_request_error", "output_config.format.type"),
         (message("x", output_config="low"), 400, "invalid_request_error", "output_config"),
+        (message("x", thinking={"type": "always"}), 400, "invalid_request_error", "thinking.type"),
+        (message("x", thinking={"type": "enabled", "depth": 3}), 400, "invalid_request_error", "thinking.depth"),
         (
             message("x", messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]),
             400,

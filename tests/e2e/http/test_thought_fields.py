@@ -11,7 +11,8 @@ from served import Running, Script, running, scripted_llm, text_tokenizer
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 TEMPLATE = (
-    "{# </think> #}{% for m in messages %}<|user|>{{ m.content }}<|end|>{% endfor %}"
+    "{# </think> #}{% for m in messages %}<|user|>{{ m.content }}"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}<|end|>{% endfor %}"
     "[{{ reasoning_effort }},{{ enable_thinking }}]<|answer|>"
 )
 ANSWERS = {b"ponder": b"<think>why</think>So."}
@@ -53,6 +54,40 @@ def test_efforts_reach_the_template(thinker: Running, route: str, fields: dict[s
     assert f"[{told}]" in tokenizer.decode(thinker.requests[-1].prompt_token_ids, skip_special=False)
     if route == RESPONSES:
         assert answer.json()["reasoning"]["effort"] == fields["reasoning"].get("effort")
+
+
+def test_past_thoughts_are_told_to_the_template(thinker: Running) -> None:
+    """As each protocol gave them, so they come back."""
+    tokenizer = thinker.host.llm.tokenizer
+    assert tokenizer is not None
+    chat = thinker.post(CHAT, asked(CHAT)).json()["choices"][0]["message"]
+    blocks = thinker.post(MESSAGES, asked(MESSAGES)).json()["content"]
+    items = thinker.post(RESPONSES, asked(RESPONSES)).json()["output"]
+    user = {"role": "user", "content": "and?"}
+    bodies = {
+        CHAT: {"messages": [chat, user]},
+        MESSAGES: {"messages": [{"role": "assistant", "content": blocks}, user], "max_tokens": 1},
+        RESPONSES: {"input": [*items, user]},
+    }
+    for route, body in bodies.items():
+        assert thinker.post(route, body).status_code == 200
+        told = tokenizer.decode(thinker.requests[-1].prompt_token_ids, skip_special=False)
+        assert told.startswith("<|user|>So.(why)<|end|><|user|>and?<|end|>"), route
+
+
+@pytest.mark.parametrize(("display", "words"), [(None, "why"), ("summarized", "why"), ("omitted", "")])
+def test_thoughts_can_be_left_out_of_messages(thinker: Running, display: str | None, words: str) -> None:
+    body = asked(MESSAGES, thinking={"type": "enabled", "budget_tokens": 1024, "display": display})
+    whole = thinker.post(MESSAGES, body).json()
+    assert whole["content"] == [
+        {"type": "thinking", "thinking": words, "signature": ""},
+        {"type": "text", "text": "So."},
+    ]
+    assert whole["usage"]["output_tokens_details"] == {"thinking_tokens": COUNT}
+    told = [json.loads(one) for one in thinker.raw_stream(MESSAGES, body)]
+    assert [e["content_block"]["type"] for e in told if e["type"] == "content_block_start"] == ["thinking", "text"]
+    assert "".join(e["delta"].get("thinking", "") for e in told if e["type"] == "content_block_delta") == words
+    assert told[-2]["usage"]["output_tokens_details"] == {"thinking_tokens": COUNT}
 
 
 def test_efforts_count_in_prompts_that_are_only_counted(thinker: Running) -> None:

@@ -114,7 +114,8 @@ def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
     prompt = messages_prompt(host, body, host.llm.max_model_len)
     plan, sampling = host.codec.read(body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
     prepared = host.llm.prepare(prompt | {"kv_class": body.kv_class or CHAT}, sampling, request_id)
-    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.mark_ids)
+    reply = MessagesReply(request_id, host.names[0], plan, shows_thoughts=body.shows_thoughts)
+    return Job([prepared], reply, bool(body.stream), plan.mark_ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:

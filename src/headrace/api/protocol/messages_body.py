@@ -19,10 +19,11 @@ from .tools import ToolWish, anthropic_tools
 
 
 class Block(msgspec.Struct, kw_only=True):
-    """One block of a message: text, image, thinking (not told to the model again), tool_use, tool_result."""
+    """One block of a message: text, image, thinking (told again where the template does), tool_use, tool_result."""
 
     type: str
     text: str | None = None
+    thinking: str | None = None
     source: dict[str, Any] | None = None
     id: str | None = None
     name: str | None = None
@@ -37,6 +38,15 @@ class Turn(msgspec.Struct, kw_only=True):
 
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
+
+
+class Thinking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Whether to think. ``budget_tokens`` is without effect: how many tokens it thinks is the model's affair.
+    ``display``: omitted leaves the words of thoughts out of the answer."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -54,7 +64,7 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     system: str | list[Part] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
-    thinking: dict[str, Any] | None = None
+    thinking: Thinking | None = None
     cache_control: Any = None  # prefixes are cached anyway
     output_config: OutputConfig | None = None
 
@@ -74,12 +84,9 @@ class CountBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return anthropic_tools(self.tools, self.tool_choice)
 
     def variables(self) -> dict[str, Any]:
-        """Templates that can think know the switch by this name. How many tokens it thinks is the model's affair."""
-        kind = (self.thinking or {}).get("type")
-        if kind not in (None, "disabled", "enabled", "adaptive"):
-            raise InvalidRequest("thinking.type", f"must be enabled, adaptive or disabled, got {kind!r}")
+        """Templates that can think know the switch by this name."""
         effort = effort_variables(self._output.effort, "output_config.effort")
-        return effort if kind is None else effort | {"enable_thinking": kind != "disabled"}
+        return effort if self.thinking is None else effort | {"enable_thinking": self.thinking.type != "disabled"}
 
     @property
     def _output(self) -> OutputConfig:
@@ -99,6 +106,10 @@ class MessagesBody(CountBody, kw_only=True):
 
     metadata: Any = None
     service_tier: str | None = None
+
+    @property
+    def shows_thoughts(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"
 
     def refuse_unserved(self) -> None:
         """What would change the answer and cannot be honoured. Counting takes it: it asks for no answer."""
@@ -122,14 +133,16 @@ def _messages(turn: Turn, where: str) -> list[Message]:
     """A turn as messages: results of tools are messages of their own, before what else the user says."""
     if isinstance(turn.content, str):
         return [Placed(role=turn.role, content=turn.content, where=where)]
-    results, texts, places, calls = [], [], [], []
+    results, texts, places, calls, thought = [], [], [], [], ""
     for i, block in enumerate(turn.content):
         place = f"{where}.content[{i}]"
         if block.type == "tool_result":
             results.append(_result(block, place))
         elif block.type == "tool_use":
             calls.append(_call(block, place))
-        elif block.type not in ("thinking", "redacted_thinking"):
+        elif block.type == "thinking":
+            thought += block.thinking or ""
+        elif block.type != "redacted_thinking":
             if block.type != "image" and (block.type != "text" or block.text is None):
                 raise InvalidRequest(place, f"a block of type {block.type!r} is not served")
             texts.append(Part(type=block.type, text=block.text, source=block.source))
@@ -137,6 +150,7 @@ def _messages(turn: Turn, where: str) -> list[Message]:
     if not (texts or calls):
         return results
     said = Placed(role=turn.role, content=texts or None, tool_calls=calls or None, where=where, parts=places)
+    said.reasoning_content = thought or None
     return [*results, said]
 
 

@@ -18,7 +18,8 @@ from .tools import ToolWish, openai_tools
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """A message, a function call or its output. Reasoning is not told to the model again; other items are refused."""
+    """A message, a function call, its output, or the thought before one (told again where the template does). Other
+    items are refused."""
 
     type: str = "message"
     role: Literal["user", "assistant", "system", "developer"] | None = None
@@ -166,10 +167,14 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def _messages(items: list[Item]) -> list[Message]:
     """Calls that follow each other, and the text before them, are one message of the model."""
     out: list[Message] = []
+    thought = ""
     for i, item in enumerate(items):
         if item.type == "reasoning":
+            thought += "".join(part.text or "" for part in item.content or () if isinstance(part, Part))
             continue
         message = _message(item, f"input[{i}]")
+        message.reasoning_content = thought or None if message.role == "assistant" else None
+        thought = ""
         if item.type == "function_call" and out and out[-1].role == "assistant":
             out[-1].tool_calls = [*(out[-1].tool_calls or []), *(message.tool_calls or [])]
         else:
