@@ -34,10 +34,12 @@ LONG_STEP_S = 2 * DEADLINE_S / LONG
 MODEL = "tiny"
 
 
-def text_tokenizer(folder: Path, **settings: Any) -> Tokenizer:
-    """One id per byte and the control tokens of ``cli_models``; ``settings`` go into tokenizer_config.json."""
+def text_tokenizer(folder: Path, merges: Sequence[tuple[str, str]] = (), **settings: Any) -> Tokenizer:
+    """One id per byte and merge, and the control tokens of ``cli_models``.
+
+    ``settings`` go into tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    cli_models.byte_tokenizer().save(str(folder / "tokenizer.json"))
+    cli_models.byte_tokenizer(merges).save(str(folder / "tokenizer.json"))
     known = {"eos_token": "<|end|>", "chat_template": cli_models.TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(known | settings))
     return load_tokenizer(folder)

@@ -74,6 +74,7 @@ def test_what_does_not_exist_is_refused_in_the_same_shape(
         (JSON, b"[]", 400),
         (JSON, b'{"prompt": "\\ud800"}', 400),
         (JSON, b'\xff{"prompt": "x"}', 400),
+        (JSON, b'{"prompt": "\xff"}', 400),
         (JSON, b'{"prompt": "' + b"x" * (1 << 21) + b'"}', 413),
     ],
 )
