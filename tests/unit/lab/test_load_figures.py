@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headrace.contract.errors import ConfigError
 from headrace.lab.bench.load.arrivals import BLOCK, Synthetic, Trace
+from headrace.lab.bench.load.client import _take
 from headrace.lab.bench.load.figures import Outcome, Slo, percentile
 from headrace.lab.bench.load.run import fill
+from headrace.lab.bench.plot import save_plot
 from headrace.lab.bench.report import Report
 
 
@@ -22,7 +27,7 @@ def test_definitions() -> None:
     one = outcome((1.5, 1), (1.7, 2), (2.0, 1))
     assert (one.tokens, one.ttft_s, one.e2e_s) == (4, 0.5, 1.0)
     assert one.tpot_s == pytest.approx(0.5 / 3)
-    assert one.itl_s() == pytest.approx([0.1, 0.1, 0.3])
+    assert one.itl_s() == pytest.approx([0.2, 0.3])  # one gap per event, as vLLM has it
     assert sum(one.itl_s()) == pytest.approx(one.e2e_s - one.ttft_s)
     assert outcome((1.5, 1)).tpot_s is None
     assert outcome((1.5, 1), generated=3).tokens == 3
@@ -56,13 +61,64 @@ def test_nothing_but_failures_is_a_report_too() -> None:
     assert [row.what for row in report.rows][-1] == "failed requests"
 
 
-def test_poisson_times_have_the_rate_and_depend_on_the_seed_alone() -> None:
-    shots = Synthetic(2000, 3, 2, rate=50.0, seed=1).shots()
-    assert shots == Synthetic(2000, 3, 2, rate=50.0, seed=1).shots()
-    times = [shot.at_s for shot in shots if shot.at_s is not None]
+def times_of(load: Synthetic) -> list[float]:
+    return [shot.at_s for shot in load.shots() if shot.at_s is not None]
+
+
+def test_drawn_times_have_the_rate_exactly_and_depend_on_the_seed_alone() -> None:
+    load = Synthetic(2000, 3, 2, rate=50.0, seed=1)
+    assert load.shots() == replace(load).shots()
+    times = times_of(load)
     assert times == sorted(times)
-    assert times[-1] == pytest.approx(2000 / 50, rel=0.1)
+    assert times[0] > 0  # the first has a gap before it, too
+    assert times[-1] == pytest.approx(2000 / 50, rel=1e-12)
+    assert times_of(Synthetic(1, 3, 2, rate=4.0)) == [pytest.approx(0.25)]
+    assert [shot.prompt for shot in load.shots()] == [shot.prompt for shot in replace(load, rate=None).shots()]
     assert all(shot.at_s is None for shot in Synthetic(3, 3, 2).shots())
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_burstiness_is_the_shape_of_the_gaps(burstiness: float) -> None:
+    """A gamma distribution's deviation is its mean over the square root of its shape."""
+    times = times_of(Synthetic(4000, 1, 1, rate=10.0, burstiness=burstiness))
+    gaps = [b - a for a, b in zip([0.0, *times], times)]
+    assert statistics.fmean(gaps) == pytest.approx(0.1)
+    assert statistics.pstdev(gaps) == pytest.approx(0.1 / burstiness**0.5, rel=0.1)
+
+
+def test_without_any_burst_requests_come_evenly() -> None:
+    assert times_of(Synthetic(4, 1, 1, rate=2.0, burstiness=math.inf)) == [0.5, 1.0, 1.5, 2.0]
+
+
+def test_means_and_deviations_stand_beside_the_percentiles() -> None:
+    report = Report("serve", {})
+    fill(report, [outcome((1.1, 1), (1.2, 1)), outcome((1.3, 1), (1.6, 3))], elapsed_s=1.0, slo=Slo())
+    found = {row.what: row.value.median for row in report.rows if row.value is not None}
+    assert (found["TTFT mean"], found["TTFT std"]) == (pytest.approx(200), pytest.approx(100))
+    assert (found["ITL mean"], found["ITL std"], found["ITL p50"]) == (
+        pytest.approx(200),
+        pytest.approx(100),
+        pytest.approx(200),
+    )
+    assert (found["TPOT mean"], found["E2E mean"]) == (pytest.approx(100), pytest.approx(400))
+
+
+def test_an_event_counts_once_whatever_it_brings() -> None:
+    one = outcome()
+    for choices in ([{"text": "a", "token_ids": [1, 2, 3]}], [{"text": ""}], [], [{"text": "b"}]):
+        _take(one, {"choices": choices})
+    assert [count for _, count in one.times] == [3, 0, 1]  # an event without text is one, one without choices is none
+    assert len(one.itl_s()) == 2
+
+
+def test_curves_of_a_served_load_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the bench extra is not installed")
+    report, picture = Report("serve", {}), tmp_path / "load.png"
+    fill(report, [outcome((1.1, 1), (1.2, 1)), outcome((1.3, 1), (1.6, 3))], elapsed_s=1.0, slo=Slo())
+    assert [curve.title for curve in report.curves] == ["TTFT, share of requests", "ITL, share of events"]
+    assert all(curve.points[-1][1] == 1.0 for curve in report.curves)
+    save_plot(report, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_trace_keeps_times_lengths_and_shared_beginnings(tmp_path: Path) -> None:

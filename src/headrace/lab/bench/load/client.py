@@ -27,14 +27,12 @@ class ServerError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send to. ``counts_ids``: the server tells the ids of each event, so tokens are counted, not events.
-    ``extra``: further fields of every body, for servers that want a thing said in their own way."""
+    """Where to send to. ``extra``: further fields of every body, for servers that want things said in their way."""
 
     url: str
     model: str | None = None
     key: str | None = None
     timeout_s: float = 600.0
-    counts_ids: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -49,8 +47,6 @@ async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outco
     body |= {"stream": True, "stream_options": {"include_usage": True}, **target.extra}
     if target.model is not None:
         body["model"] = target.model
-    if target.counts_ids:
-        body["return_token_ids"] = True
     outcome = Outcome(perf_counter(), 0 if isinstance(prompt, str) else len(prompt))
     try:
         async with asyncio.timeout(target.timeout_s):
@@ -73,11 +69,13 @@ def _take(outcome: Outcome, event: dict[str, Any]) -> None:
         outcome.num_generated = usage["completion_tokens"]
         outcome.num_prompt = usage.get("prompt_tokens") or outcome.num_prompt
         outcome.num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    for choice in event.get("choices", []):
-        ids = choice.get("token_ids")
-        count = len(ids) if ids is not None else int(bool(choice.get("text")))
-        if count:
-            outcome.times.append((now, count))
+    if choices := event.get("choices"):
+        outcome.times.append((now, sum(map(_num_tokens, choices))))
+
+
+def _num_tokens(choice: dict[str, Any]) -> int:
+    ids = choice.get("token_ids")
+    return len(ids) if ids is not None else int(bool(choice.get("text")))
 
 
 async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from time import perf_counter
@@ -33,7 +34,7 @@ async def _bench(
     target: Target, load: Synthetic | Trace, shots: list[Shot], concurrency: int | None, slo: Slo
 ) -> Report:
     [card, *_] = (await get_json(target, "/v1/models"))["data"]
-    target = replace(target, model=target.model or card["id"], counts_ids=card.get("owned_by") == "headrace")
+    target = replace(target, model=target.model or card["id"])
     warm = await ask(target, shots[0].prompt[:8], 2)
     if warm.error is not None:
         raise ServerError(f"the first request failed: {warm.error}")
@@ -93,11 +94,19 @@ def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo
         "E2E": [one.e2e_s for one in good],
     }
     for name, values in measured.items():
-        for share in SHARES if values else ():
-            value = Spread(percentile(values, share), min(values), max(values), len(values)).scaled(1000)
-            report.add(f"{name} p{share * 100:g}", "ms", value)
+        if values:
+            _add_times(report, name, values)
     for name in ("TTFT", "ITL") if good else ():
         report.curves.append(_distribution(name, measured[name]))
+
+
+def _add_times(report: Report, name: str, values: Sequence[float]) -> None:
+    """Mean, standard deviation (of just these values) and percentiles of ``values``, in seconds."""
+    found = {"mean": statistics.fmean(values), "std": statistics.pstdev(values)}
+    found |= {f"p{share * 100:g}": percentile(values, share) for share in SHARES}
+    for what, value in found.items():
+        low, high = (value, value) if what == "std" else (min(values), max(values))
+        report.add(f"{name} {what}", "ms", Spread(value, low, high, len(values)).scaled(1000))
 
 
 def _total(report: Report, what: str, unit: str, value: float, note: str = "") -> None:
@@ -108,11 +117,11 @@ def _distribution(name: str, values: Sequence[float]) -> Curve:
     if not values:
         return Curve(name, "ms", "share", [])
     points = [(percentile(values, i / CURVE_POINTS) * 1000, i / CURVE_POINTS) for i in range(CURVE_POINTS + 1)]
-    return Curve(f"{name}, share of requests" if name == "TTFT" else f"{name}, share of tokens", "ms", "share", points)
+    return Curve(f"{name}, share of requests" if name == "TTFT" else f"{name}, share of events", "ms", "share", points)
 
 
 def _words(load: Synthetic | Trace, count: int) -> str:
     if isinstance(load, Trace):
         return f"{count} requests of {load.path.name} at {load.speed:g} times its speed"
-    when = f"{load.rate:g} a second" if load.rate else "as places become free"
+    when = f"{load.rate:g} a second, burstiness {load.burstiness:g}" if load.rate else "as places become free"
     return f"{load.count} requests of {load.length} tokens, {load.max_tokens} to generate, {when}"
