@@ -23,6 +23,9 @@ def put_engine(metrics: Metrics, stats: EngineStats, cost: StepCost | None) -> N
     put("sampled_tokens", stats.sampled_tokens)
     put("draft_tokens", stats.verified_drafts)
     put("accepted_draft_tokens", stats.accepted_drafts)
+    put("drafted_sequences", stats.drafted_sequences)
+    for place, count in enumerate(stats.accepted_at):
+        put("accepted_drafts_at", count, str(place))
     put("speculating", float(stats.speculating))
     for event, count in stats.kv_store.items():
         put("kv_store_events", count, event)
