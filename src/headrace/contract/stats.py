@@ -154,16 +154,39 @@ _KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if f.default_
 _NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, *_APART))
 
 
+def counts_only(stats: EngineStats) -> EngineStats:
+    """What stays true of an engine that is gone: its counts. Gauges are those of an engine that does nothing."""
+    gauges: dict[str, Any] = {name: getattr(_NOTHING, name) for name in _GAUGES}
+    overlap = msgspec.structs.replace(stats.overlap, last_bubble_ns=0)
+    return msgspec.structs.replace(
+        stats, **gauges, overlap=overlap, experts=msgspec.structs.replace(stats.experts, balance=0.0)
+    )
+
+
+_NOTHING = EngineStats()
+_GAUGES = ("running", "waiting", "num_blocks", "used_blocks", "token_budget_left", "speculating", "last_steps")
+
+
+class BoundedPairs(msgspec.Struct, frozen=True):
+    """Of the pairs that ``attended`` counts at most ``most`` of each token's, as in a window, each with so many
+    ``operations``."""
+
+    most: int
+    operations: int
+
+
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Floating-point operations of a forward pass, a multiply-add counting two: per token computed, per pair that
-    ``attended`` counts (windows left out: an upper bound there), per token drawn."""
+    ``attended`` counts, per token drawn; and ``bounded``: pairs that a long context makes no more of."""
 
     token: int
     attended: int
     sampled: int
+    bounded: list[BoundedPairs] = []
 
     def of(self, stats: EngineStats) -> int:
-        """Operations since the engine's start."""
-        return (
-            stats.scheduled_tokens * self.token + stats.attended * self.attended + stats.sampled_tokens * self.sampled
-        )
+        """Operations since the engine's start. Of bounded pairs an upper bound: who has few is not told from who has
+        many."""
+        tokens, pairs = stats.scheduled_tokens, stats.attended
+        within = sum(min(pairs, tokens * one.most) * one.operations for one in self.bounded)
+        return tokens * self.token + pairs * self.attended + within + stats.sampled_tokens * self.sampled

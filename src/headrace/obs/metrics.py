@@ -61,6 +61,7 @@ TABLE: tuple[Metric, ...] = (
     _gauge("kv_cache_blocks", "KV blocks of the pool."),
     _gauge("kv_cache_used_blocks", "KV blocks in use."),
     _gauge("token_budget_left", "Tokens the latest step left unused of its budget."),
+    _gauge("engines", "Engines that are counted together: ranks of a group, or prompt and completion engine."),
     _gauge("engine_up", "1 while the engine answers."),
     _gauge("draining", "1 while the server finishes open requests and takes no new ones."),
     _gauge("open_sequences", "Sequences that the server has accepted and not yet answered to the end."),
@@ -87,8 +88,8 @@ TABLE: tuple[Metric, ...] = (
         "Tokens computed in vain: rejected drafts, and slices whose sequence had ended or given way meanwhile.",
         ("reason",),
     ),
-    _counter("step_busy_seconds", "Seconds with a step under way."),
-    _counter("step_flops", "Floating-point operations of all steps; a multiply-add counts two."),
+    _counter("step_busy_seconds", "Seconds with a step under way, of all engines together."),
+    _counter("step_flops", "Floating-point operations of all steps; a multiply-add counts two; absent: not known."),
     _gauge("peak_flops", "What the machine can do a second, as the operator says; 0: not said."),
     _counter("sampled_tokens", "Tokens drawn."),
     _counter("draft_tokens", "Drafts verified.", alias="spec_decode_num_draft_tokens"),
@@ -193,6 +194,10 @@ class Metrics:
     def put(self, name: str, value: float, *labels: str) -> None:
         """Sets a gauge, or a counter that is kept elsewhere."""
         self.values[name][labels] = value
+
+    def leave_out(self, name: str) -> None:
+        """What nobody knows is no 0: the page has no value of it until one is put."""
+        self.values[name].clear()
 
     def put_histogram(self, name: str, counts: list[int], total: float) -> None:
         """Sets a histogram that is kept elsewhere; one count per bucket and one for all above."""
