@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import statistics
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.contract.errors import ConfigError
-from headrace.lab.bench.load.arrivals import BLOCK, Synthetic, Trace
-from headrace.lab.bench.load.client import _take
+from headrace.lab.bench.load.arrivals import BLOCK, Shot, Synthetic, Trace
+from headrace.lab.bench.load.client import ServerError, Target, _take
 from headrace.lab.bench.load.figures import Outcome, Slo, percentile
-from headrace.lab.bench.load.run import fill
+from headrace.lab.bench.load.run import fill, send
 from headrace.lab.bench.plot import save_plot
 from headrace.lab.bench.report import Report
 
@@ -109,6 +112,76 @@ def test_an_event_counts_once_whatever_it_brings() -> None:
         _take(one, {"choices": choices})
     assert [count for _, count in one.times] == [3, 0, 1]  # an event without text is one, one without choices is none
     assert len(one.itl_s()) == 2
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"error": {"message": "too long"}}, "too long"),
+        ({"error": "a text"}, "a text"),
+        ({"error": {"code": 5}}, "5"),
+        (["no object"], "no object"),
+    ],
+)
+def test_what_servers_say_of_errors(event: Any, words: str) -> None:
+    with pytest.raises(ServerError, match=words):
+        _take(outcome(), event)
+
+
+def test_nulls_beside_tokens_are_no_errors() -> None:
+    one = outcome()
+    _take(one, {"error": None, "usage": None, "choices": [{"text": "a"}]})
+    _take(one, {"usage": {"prompt_tokens": 3}, "choices": []})
+    assert (one.tokens, one.num_prompt) == (1, 3)
+
+
+class Answers:
+    """A server that says one thing to every request, on a socket."""
+
+    def __init__(self, *lines: str) -> None:
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        self._said = (head + "".join(f"data: {line}\n\n" for line in lines)).encode()
+        self.open = self.most_open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._said)
+        self.open -= 1
+        writer.close()
+
+
+def outcomes_of(answers: Answers, shots: list[Shot], concurrency: int | None) -> list[Outcome]:
+    async def run() -> list[Outcome]:
+        server = await asyncio.start_server(answers.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            return await send(Target(f"http://127.0.0.1:{port}"), shots, concurrency)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("odd", ["[1]", "5", '{"error": "gone"}', '{"choices": [7]}', "{", "x" * (1 << 21)])
+def test_one_odd_event_is_a_failure_of_its_own_request(odd: str) -> None:
+    found = outcomes_of(Answers('{"choices": [{"text": "a"}]}', odd), [Shot(None, [1], 2)] * 3, 2)
+    assert len(found) == 3
+    assert all(one.error for one in found)
+
+
+def test_whoever_waits_for_a_place_is_sent_late_and_says_so() -> None:
+    answers = Answers('{"choices": [{"text": "a"}]}', "[DONE]")
+    found = outcomes_of(answers, [Shot(0.0, [1], 1)] * 4, 1)
+    assert [one.error for one in found] == [None] * 4
+    assert answers.most_open == 1
+    waits = [one.late_s for one in found]
+    assert waits == sorted(waits)
+    assert [one.sent_s >= before.ended_s for before, one in pairwise(found)] == [True] * 3
+    assert waits[1] >= found[0].ended_s - found[0].due_s  # type: ignore[operator]  # all of the first one's time
+    report = Report("serve", {})
+    fill(report, found, 1.0, Slo())
+    assert {row.what for row in report.rows} >= {"sent late p50", "sent late mean"}
+    assert all(one.late_s == 0.0 for one in outcomes_of(answers, [Shot(None, [1], 1)], 1))
 
 
 def test_curves_of_a_served_load_are_drawn(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,7 +43,7 @@ class Target:
 
 
 async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outcome:
-    """One streamed completion of exactly ``max_tokens`` tokens, greedy. Failures are in the outcome."""
+    """One streamed completion of exactly ``max_tokens`` tokens, greedy. Failures of any kind are in the outcome."""
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
     body |= {"stream": True, "stream_options": {"include_usage": True}, **target.extra}
     if target.model is not None:
@@ -52,7 +53,7 @@ async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outco
         async with asyncio.timeout(target.timeout_s):
             async for event in _events(target, body):
                 _take(outcome, event)
-    except (HeadraceError, OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+    except Exception as error:  # whatever one server says: the figures of all other requests must not go with it
         outcome.error = str(error) or type(error).__name__
     outcome.ended_s = perf_counter()
     if outcome.error is None and not outcome.times:
@@ -60,13 +61,15 @@ async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outco
     return outcome
 
 
-def _take(outcome: Outcome, event: dict[str, Any]) -> None:
+def _take(outcome: Outcome, event: Any) -> None:
     now = perf_counter()
-    if "error" in event:
-        raise ServerError(str(event["error"].get("message", event["error"])))
+    if not isinstance(event, dict):
+        raise ServerError(f"an event that is no object: {str(event)[:100]}")
+    if error := event.get("error"):  # some servers write a text, and some a null beside every token
+        raise ServerError(str(error.get("message", error) if isinstance(error, dict) else error))
     usage = event.get("usage")
     if usage:
-        outcome.num_generated = usage["completion_tokens"]
+        outcome.num_generated = usage.get("completion_tokens") or 0
         outcome.num_prompt = usage.get("prompt_tokens") or outcome.num_prompt
         outcome.num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
     if choices := event.get("choices"):
@@ -78,7 +81,7 @@ def _num_tokens(choice: dict[str, Any]) -> int:
     return len(ids) if ids is not None else int(bool(choice.get("text")))
 
 
-async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[Any]:
     raw = json.dumps(body).encode()
     reader, writer = await _open(target, "POST", "/v1/completions", raw)
     try:
@@ -119,7 +122,7 @@ async def _open(
     target: Target, method: str, route: str, body: bytes
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     parts = urlsplit(target.url)
-    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    tls = _tls() if parts.scheme == "https" else None
     port = parts.port or (443 if tls else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls, limit=MAX_LINE)
     lines = [f"{method} {parts.path.rstrip('/')}{route} HTTP/1.1", f"host: {parts.netloc}", "connection: close"]
@@ -128,6 +131,12 @@ async def _open(
     writer.write("\r\n".join(lines).encode() + body)
     await writer.drain()
     return reader, writer
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: it reads a file of certificates, which takes longer than many an answer."""
+    return ssl.create_default_context()
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, bool]:

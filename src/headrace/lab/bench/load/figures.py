@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Outcome:
-    """One request as the client saw it. ``times``: when each event came, and how many tokens it brought as far as it
-    says: one where there is text and no ids."""
+    """One request as the client saw it. ``due_s``: when it should have gone out, where the load says so. ``times``: when
+    each event came, and how many tokens it brought as far as it says: one where there is text and no ids."""
 
     sent_s: float
     num_prompt: int
@@ -23,6 +23,12 @@ class Outcome:
     num_generated: int = 0
     num_cached: int = 0
     error: str | None = None
+    due_s: float | None = None
+
+    @property
+    def late_s(self) -> float:
+        """How long it waited here: for a place, or for this client itself."""
+        return 0.0 if self.due_s is None else max(0.0, self.sent_s - self.due_s)
 
     @property
     def tokens(self) -> int:

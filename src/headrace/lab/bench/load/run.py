@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any
@@ -39,7 +40,7 @@ async def _bench(
     if warm.error is not None:
         raise ServerError(f"the first request failed: {warm.error}")
     began = perf_counter()
-    outcomes, late_s = await send(target, shots, concurrency)
+    outcomes = await send(target, shots, concurrency)
     elapsed_s = perf_counter() - began
     settings: dict[str, Any] = {
         "url": target.url,
@@ -47,7 +48,7 @@ async def _bench(
         "concurrency": concurrency or "open",
         "load": _words(load, len(shots)),
         "slo": asdict(slo),
-        "latest_send_s": round(late_s, 4),
+        "latest_send_s": round(max(one.late_s for one in outcomes), 4),
         "answered": sum(one.error is None for one in outcomes),
     }
     report = Report("serve", settings)
@@ -55,24 +56,23 @@ async def _bench(
     return report.finish()
 
 
-async def send(target: Target, shots: Sequence[Shot], concurrency: int | None) -> tuple[list[Outcome], float]:
-    """All outcomes in the order of the shots, and how late the client itself was at worst."""
-    places = asyncio.Semaphore(concurrency) if concurrency else None
-    began, late_s = perf_counter(), 0.0
+async def send(target: Target, shots: Sequence[Shot], concurrency: int | None) -> list[Outcome]:
+    """All outcomes in the order of the shots. What waits for a place is sent late, and says so."""
+    places: AbstractAsyncContextManager[None] = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
+    began = perf_counter()
 
     async def one(shot: Shot) -> Outcome:
-        if places is None:
-            return await ask(target, shot.prompt, shot.max_tokens)
         async with places:
-            return await ask(target, shot.prompt, shot.max_tokens)
+            outcome = await ask(target, shot.prompt, shot.max_tokens)
+        outcome.due_s = None if shot.at_s is None else began + shot.at_s
+        return outcome
 
     tasks = []
     for shot in shots:
         if shot.at_s is not None:
             await asyncio.sleep(max(0.0, began + shot.at_s - perf_counter()))
-            late_s = max(late_s, perf_counter() - began - shot.at_s)
         tasks.append(asyncio.create_task(one(shot)))
-    return list(await asyncio.gather(*tasks)), late_s
+    return list(await asyncio.gather(*tasks))
 
 
 def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo) -> None:
@@ -92,6 +92,7 @@ def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo
         "ITL": [gap for one in good for gap in one.itl_s()],
         "TPOT": [one.tpot_s for one in good if one.tpot_s is not None],
         "E2E": [one.e2e_s for one in good],
+        "sent late": [one.late_s for one in good if one.due_s is not None],
     }
     for name, values in measured.items():
         if values:
