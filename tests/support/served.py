@@ -141,6 +141,7 @@ def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: 
     limits = {"num_blocks": 4000, "block_size": 16, "token_budget": 512, "max_model_len": 20_000} | core
     engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps))
     facts = {"vocab_size": script.tokenizer.vocab_size, "max_model_len": limits["max_model_len"]}
+    facts |= {"step_cost": {"token": 100, "attended": 10, "sampled": 1}}
     return AsyncLLM.over(SpyClient(engine), script.tokenizer, facts)
 
 
