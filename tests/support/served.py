@@ -65,6 +65,23 @@ class Hold:
         self._released.set()
 
 
+class Turnstile(Hold):
+    """Lets as many steps through as it is told to, and counts those that came: time has no part in it."""
+
+    def __init__(self, passes: int) -> None:
+        super().__init__()
+        self._passes = threading.Semaphore(passes)
+        self.num_came = 0
+
+    def step(self, first: bool) -> None:  # noqa: ARG002  # of a hold
+        self.num_came += 1
+        if not self._passes.acquire(timeout=DEADLINE_S):
+            raise TimeoutError("the test did not let the step through")
+
+    def admit(self, count: int) -> None:
+        self._passes.release(count)
+
+
 @dataclass
 class Script:
     """What a pretended model says: by what the prompt contains, else ``default``. ``hold``: when it may go on."""
@@ -117,16 +134,21 @@ class ScriptedWorker(FakeWorker):
 
 
 class SpyClient(ThreadClient):
-    """Keeps every request that reached the engine."""
+    """Keeps every request that reached the engine, and the names of those that were taken back."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.engine = engine
         self.requests: list[Request] = []
+        self.aborted: list[str] = []
 
     def submit(self, request: Request, sink: Any) -> None:
         self.requests.append(request)
         super().submit(request, sink)
+
+    def abort(self, request_id: str) -> None:
+        super().abort(request_id)
+        self.aborted.append(request_id)
 
 
 def held(script: Script, step_s: float | None = LONG_STEP_S) -> Script:
@@ -159,16 +181,18 @@ class Running:
         self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
 
     @property
-    def engine(self) -> Engine:
+    def client(self) -> SpyClient:
         client = self.host.llm.client
         assert isinstance(client, SpyClient)
-        return client.engine
+        return client
+
+    @property
+    def engine(self) -> Engine:
+        return self.client.engine
 
     @property
     def requests(self) -> list[Request]:
-        client = self.host.llm.client
-        assert isinstance(client, SpyClient)
-        return client.requests
+        return self.client.requests
 
     def post(self, route: str, body: Any) -> httpx.Response:
         return self.http.post(route, json=body)

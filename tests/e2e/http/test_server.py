@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
-import shutil
 import socket
-import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +16,6 @@ from headrace.api.http.app import AppSettings
 from headrace.api.http.arrivals import Finished
 from headrace.api.http.host import HostLimits
 from headrace.api.http.hosted_generation import HostedGeneration
-from headrace.api.http.page_routes import FOLDER
 from headrace.obs.metrics import TABLE, Kind
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -302,49 +297,6 @@ def test_requests_have_ids_that_clients_see(scripted: Running) -> None:
     assert one.headers["x-request-id"] == one.json()["id"] != two.json()["id"]
     assert abs(one.json()["created"] - time.time()) < 60
     assert json.loads(one.text)["object"] == "text_completion"
-
-
-def test_the_page_is_complete_in_itself(scripted: Running) -> None:
-    page = scripted.http.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    parts = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text)
-    assert sorted(parts) == ["/page/page.css", "/page/page.js"]
-    for part in parts:
-        found = scripted.http.get(part)
-        assert found.status_code == 200
-        assert "http" not in found.text.replace("http-equiv", ""), "nothing comes from elsewhere"
-    ids = set(re.findall(r'id="([^"]+)"', page.text))
-    assert set(re.findall(r'find\("([^"]+)"\)', scripted.http.get("/page/page.js").text)) <= ids
-    assert scripted.http.get("/page/../app.py").status_code == 404
-    assert scripted.http.get("/page/index.html").status_code == 404
-
-
-def test_the_load_is_told_in_numbers(script: Script) -> None:
-    with running(lambda: scripted_llm(script)) as server:
-        server.complete("x", max_tokens=5)
-        server.settled()
-        load = server.http.get("/load").json()
-    asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
-    assert asked <= set(load), "the page asks for numbers that nobody tells"
-    assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)
-    steps = load["last_steps"]
-    assert [step["step"] for step in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
-    assert {step["kind"] for step in steps} <= {"prefill", "mixed", "decode"}
-    assert sum(step["sequences"] for step in steps) >= 5
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
-def test_a_browser_shows_the_load(script: Script, tmp_path: Path) -> None:
-    with running(lambda: scripted_llm(script)) as server:
-        server.complete("x", max_tokens=5)
-        server.settled()
-        browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        command = [*browser, "--virtual-time-budget=3000", "--dump-dom", f"{server.url}/"]
-        page = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert "tiny · ready" in page
-    assert '<dd id="tokens">5</dd>' in page
-    assert page.count("<td>decode</td>") >= 4  # the last steps, newest first
 
 
 def test_what_a_refusal_quotes_is_cut(scripted: Running) -> None:
