@@ -26,6 +26,7 @@ from headrace.api.text.tokenizer import Tokenizer, load_tokenizer
 from headrace.contract.request import Request
 from headrace.engine.client import ThreadClient
 from headrace.engine.engine import Engine
+from headrace.grammar.compiler import GrammarPool
 from headrace.worker.fake import FakeWorker
 
 DEADLINE_S = 30.0
@@ -156,10 +157,12 @@ def held(script: Script, step_s: float | None = LONG_STEP_S) -> Script:
     return replace(script, hold=Hold(step_s))
 
 
-def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: Any) -> AsyncLLM:
-    """An engine whose worker follows the script."""
+def scripted_llm(
+    script: Script, *, fail_steps: set[int] | None = None, grammars: GrammarPool | None = None, **core: Any
+) -> AsyncLLM:
+    """An engine whose worker follows the script, whatever ``grammars`` made of a constraint."""
     limits = {"num_blocks": 4000, "block_size": 16, "token_budget": 512, "max_model_len": 20_000} | core
-    engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps))
+    engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps), grammars=grammars)
     facts = {"vocab_size": script.tokenizer.vocab_size, "max_model_len": limits["max_model_len"]}
     return AsyncLLM.over(SpyClient(engine), script.tokenizer, facts)
 

@@ -26,7 +26,7 @@ from .body import Intake
 from .engine_metrics import put_engine, put_ranks
 from .errors import HttpError, stopping, too_busy, unavailable
 from .hosted_generation import HostedGeneration
-from .tenant_prompts import salted, turn_costs
+from .tenant_prompts import salted, turn_costs, turn_waits
 
 WATCH_PERIOD_S = 0.2
 END_S = 1.0  # for clients to take the last event of a stream that is ended
@@ -128,7 +128,7 @@ class EngineHost:
         """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full, or the
         tenant's half of it."""
         self.check_open()
-        if not self.llm.client.alive:
+        if not self.llm.client.ready:
             raise unavailable("the engine is starting again")
         self.check_count(count, tenant)
         if self.num_open + count > self.limits.max_open:
@@ -156,7 +156,7 @@ class EngineHost:
         if self.tenancy is not None and tenant is not None:
             costs = turn_costs(prepared)
             self.tenancy.admit_prompt(tenant, sum(costs))
-            visit = Visit(self.tenancy, tenant, costs)
+            visit = Visit(self.tenancy, tenant, costs, turn_waits(prepared))
             prepared = [salted(one, tenant) for one in prepared]
         return HostedGeneration(self, prepared, arrival, marks, visit)
 
