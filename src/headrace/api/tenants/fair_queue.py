@@ -5,9 +5,9 @@ in it (``slots``, of which one tenant may hold ``share``, and no more than take 
 prompt tokens that have not brought a first token yet (``window``, a step's budget, of which one tenant may hold half:
 the next step has room for another's prompt; a longer prompt counts as that half, and one that first waits inside the
 engine, for its constraint or its pictures, as nothing: nobody is held up while the engine has nothing to do). Each
-sequence of a request has a turn of its own, so that the widest request fits and holds up nobody. A tenant that was idle begins level with the others,
-without what they have been charged ahead, and where nobody is there, with those who were: idling earns no credit, and
-costs nothing either.
+sequence of a request has a turn of its own, so that the widest request fits and holds up nobody. A tenant that was idle
+begins level with the others, without what they have been charged ahead, and where nobody is there, with those who were:
+idling earns no credit, and costs nothing either.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One sequence's place. ``cost``: prompt tokens. ``granted`` is called when its turn comes; ``rank`` is then what
-    its tenant will have been served with it: the engine too takes the lesser first. ``waits``: its prompt is not computed
-    at once, and nobody knows when; then its rank alone decides."""
+    its tenant will have been served with it: the engine too takes the lesser first. ``waits``: its prompt is not
+    computed at once, and nobody knows when; then its rank alone decides."""
 
     tenant: str
     cost: int

@@ -67,8 +67,8 @@ class Tenancy:
             raise OverLimit(f"{self.limits.max_waiting} requests of {tenant.name} wait already", 1, "queue_full")
 
     def admit_prompt(self, tenant: Tenant, tokens: int) -> None:
-        """When the prompt's length is known. Tokens generated later are taken as they come, into debt if need be. Others
-        of the tenant may have begun to wait since the request was admitted."""
+        """When the prompt's length is known. Tokens generated later are taken as they come, into debt if need be.
+        Others of the tenant may have begun to wait since the request was admitted."""
         self._check_waiting(tenant)
         self._take(self._tokens, tenant, tokens, "tokens")
 
