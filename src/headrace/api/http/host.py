@@ -73,7 +73,8 @@ class EngineHost:
         self.names = tuple(names)
         self.encoder: str | None = None  # the model that makes embeddings here, if there is one
         self.limits = limits or HostLimits()
-        self.intake = Intake(self.limits.max_body_bytes, self.limits.write_timeout_s)
+        bounds = self.limits
+        self.intake = Intake(bounds.max_body_bytes, bounds.write_timeout_s, bounds.max_open)
         self.metrics = Metrics()
         self.observers: list[Observer] = []  # told of every request that is over
         self.created = int(time.time())
