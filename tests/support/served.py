@@ -222,14 +222,14 @@ class Running:
         until(lambda: self.host.num_open == 0, "a request stays open")
         until(lambda: self.engine.stats.running == self.engine.stats.waiting == 0, "the engine still works")
 
-    def send_raw(self, route: str, body: dict[str, Any], key: str = "") -> socket.socket:
-        """A request on a bare socket, which the caller may drop."""
+    def send_raw(self, route: str, body: dict[str, Any], key: str = "", behind: bytes = b"") -> socket.socket:
+        """A request on a bare socket, which the caller may drop; and what is sent ``behind`` it."""
         payload = json.dumps(body).encode()
         lines = [f"POST {route} HTTP/1.1", "host: here", "content-type: application/json"]
         lines += [f"x-api-key: {key}"] if key else []
         lines += [f"content-length: {len(payload)}", "", ""]
         bare = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
-        bare.sendall("\r\n".join(lines).encode() + payload)
+        bare.sendall("\r\n".join(lines).encode() + payload + behind)
         return bare
 
 

@@ -21,6 +21,7 @@ from ..protocol.sse import KEEP_ALIVE, to_json
 from .errors import as_http
 from .host import HostLimits
 from .hosted_generation import HostedGeneration
+from .pieces import pieces
 
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -114,7 +115,8 @@ class WholeReply(GenerationResponse):
                 self.reply.note(one)
         body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
         await self._start(send, 200, {"content-type": "application/json", "content-length": str(len(body))})
-        await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})
+        for message in pieces(body):
+            await self._send(send, message)
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
