@@ -71,8 +71,8 @@ def test_a_part_that_waits_with_nothing_under_way_has_a_deadline_too() -> None:
         try:
             return await asyncio.wait_for(ended, 30.0)
         finally:
-            wide.end(0)
-            other.end(0)
+            wide.end(0, 2)
+            other.end(0, 1)
             assert (tenancy.queue.waiting("a"), tenancy.queue.running("b"), tenancy.waiting.total()) == (0, 0, 0)
 
     told = asyncio.run(run())
