@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from served import LONG, Running, Script, held, running, scripted_llm, text_tokenizer, until
+from served import Running, Script, running, scripted_llm, text_tokenizer
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -237,18 +237,6 @@ def test_s23_a_prompt_longer_than_the_context_is_refused_with_both_lengths(scrip
     message = refusal(scripted.complete("x" * 20_000), "prompt")
     assert "20000" in message
     assert scripted.complete("x" * 19_999, max_tokens=50).json()["usage"]["completion_tokens"] == 1  # the clamp
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("route", [CHAT, TEXT])
-def test_s25_a_client_that_goes_away_frees_everything(script: Script, stream: bool, route: str) -> None:
-    with running(lambda: scripted_llm(held(script))) as server:
-        bare = server.send_raw(route, asked(route, "x", max_tokens=LONG, stream=stream))
-        until(lambda: server.engine.stats.sampled_tokens > 20 and server.engine.stats.used_blocks > 0, "it never ran")
-        bare.close()
-        server.settled()
-        until(lambda: server.engine.stats.used_blocks == 0, "its memory is still in use")
-        assert server.engine.stats.sampled_tokens < LONG
 
 
 @pytest.mark.parametrize("route", [CHAT, TEXT])

@@ -17,11 +17,12 @@ from ..text.tokenizer import Tokenizer
 from .errors import stopping, unavailable
 from .host import EngineHost
 from .jobs import chat_prompt, counted_ids, tokenizer_of
+from .pieces import PiecedResponse
 from .tenants import admit
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(value), status, headers, "application/json")
+    return PiecedResponse(to_json(value), status, headers, "application/json")
 
 
 def plain_routes(host: EngineHost, vllm_metrics: bool, encoder: str | None = None) -> APIRouter:
