@@ -52,18 +52,18 @@ def test_a_flood_that_breaks_is_seen(script: ModuleType) -> None:
     calls = iter([None, script.Later("full", 0.0), OSError("reset")])
     broken = threading.Event()
 
-    def ask(begun: Callable[[], None]) -> None:
+    def ask(on_token: Callable[[], None]) -> None:
         if (fault := next(calls)) is not None:
             if isinstance(fault, OSError):
                 broken.set()
             raise fault
-        begun()
+        on_token()
 
     flood = script.Flood(1, ask)
-    flood.await_tokens(1)
+    flood.await_token()
     assert broken.wait(DEADLINE_S)
     flood.stop()
-    assert (flood.answered, flood.refused, flood.faults) == (1, 1, ["OSError: reset"])
+    assert (flood.tokens, flood.answered, flood.refused, flood.faults) == (1, 1, 1, ["OSError: reset"])
     assert flood.standing == 0
 
 
@@ -75,7 +75,7 @@ def test_no_flood_at_all_is_said(script: ModuleType, monkeypatch: pytest.MonkeyP
 
     flood = script.Flood(2, ask)
     with pytest.raises(script.WrongAnswer, match="there is no flood"):
-        flood.await_tokens(1)
+        flood.await_token()
     flood.stop()
     assert flood.faults == ["WrongAnswer: refused: no"] * 2
 
