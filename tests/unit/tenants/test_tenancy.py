@@ -71,8 +71,8 @@ def test_a_part_that_waits_with_nothing_under_way_has_a_deadline_too() -> None:
         try:
             return await asyncio.wait_for(ended, 30.0)
         finally:
-            wide.end(0)
-            other.end(0)
+            wide.end(0, 2)
+            other.end(0, 1)
             assert (tenancy.queue.waiting("a"), tenancy.queue.running("b"), tenancy.waiting.total()) == (0, 0, 0)
 
     told = asyncio.run(run())
@@ -222,10 +222,10 @@ def test_what_a_tenant_got_is_counted_and_how_long_it_waited() -> None:
         first, second = Visit(tenancy, tenants[0], [10]), Visit(tenancy, tenants[1], [7, 3])
         first.generated(0, 4)
         now[0] += 2.5
-        first.end(0)  # the other's first sequence has waited until now
+        first.end(0, 1)  # the other's first sequence has waited until now
         second.generated(0, 6)
         now[0] += 1.0
-        second.end(0)  # and its second one for nothing
+        second.end(0, 1)  # and its second one for nothing
         return tenancy
 
     served = asyncio.run(run()).served

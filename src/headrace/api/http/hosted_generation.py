@@ -93,7 +93,7 @@ class HostedGeneration(Generation):
         self._count_open(-self._count)
         self._host._generations.discard(self)
         if self._visit is not None:
-            self._visit.end(self.usage.cached_tokens)
+            self._visit.end(self.usage.cached_tokens, self._count - len(self._unsent))
         self.told = self._told(cut)
 
     def _told(self, cut: bool) -> Finished:

@@ -71,12 +71,17 @@ class Tenancy:
 
     def admit_request(self, tenant: Tenant) -> None:
         """Before anything is read. Raises OverLimit."""
+        self._check_waiting(tenant)
         self._take(self._requests, tenant, 1, "requests")
+
+    def _check_waiting(self, tenant: Tenant) -> None:
         if self.waiting[tenant.name] >= self.limits.max_waiting:
             raise OverLimit(f"{self.limits.max_waiting} requests of {tenant.name} wait already", 1, "queue_full")
 
     def admit_prompt(self, tenant: Tenant, tokens: int) -> None:
-        """When the prompt's length is known. Tokens generated later are taken as they come, into debt if need be."""
+        """When the prompt's length is known. Tokens generated later are taken as they come, into debt if need be.
+        Others of the tenant may have begun to wait since the request was admitted."""
+        self._check_waiting(tenant)
         self._take(self._tokens, tenant, tokens, "tokens")
 
     def _take(self, buckets: Mapping[str, Bucket], tenant: Tenant, amount: int, what: str) -> None:

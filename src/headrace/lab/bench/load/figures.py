@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Outcome:
-    """One request as the client saw it. ``due_s``: when it should have gone out, where a load says so. ``times``: when
-    each event came, and how many tokens it brought as far as it says: one where there is text and no ids."""
+    """One request as the client saw it. ``due_s``: when it should have gone out, where the load says so. ``times``:
+    when each event came, and how many tokens it brought as far as it says: one where there is text and no ids."""
 
     sent_s: float
     num_prompt: int
