@@ -20,7 +20,8 @@ from .news import News
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """How to read an answer. ``names``: functions that may be called; another name is text. ``guaranteed``: a grammar
-    sees to the form. ``demanded``: outside thoughts it allows calls only. ``in_thought``: the prompt has begun one."""
+    sees to the form. ``demanded``: outside thoughts it allows calls only. ``in_thought``: the prompt has begun one.
+    ``formatted``: text has a form in which marks are nothing but text."""
 
     form: AnswerForm = field(default_factory=AnswerForm)
     marks: MarkTable = field(default_factory=MarkTable)
@@ -28,6 +29,7 @@ class AnswerPlan:
     guaranteed: bool = False
     demanded: bool = False
     in_thought: bool = False
+    formatted: bool = False
 
     @property
     def plain(self) -> bool:
@@ -87,7 +89,9 @@ class AnswerParser:
 
     def _in_text(self, piece: Piece) -> None:
         call = self._plan.form.call if self._plan.names else None
-        if piece is Mark.THINK and self._plan.form.thinks:
+        if self._plan.formatted and not self._at_start:
+            self._say(piece.value if isinstance(piece, Mark) else piece)
+        elif piece is Mark.THINK and self._plan.form.thinks:
             self._state = self._in_thought
             self._rest()
         elif piece in (Mark.CALL, Mark.PYTHON) and call is not None:
