@@ -28,7 +28,7 @@ BARE = '{"name": "f", "parameters": {"n": 2}}'
 
 @pytest.fixture(scope="module")
 def backend() -> Backend:
-    return Backend(Vocabulary([*(bytes([i]) for i in range(256)), b""], (END,)), 0)
+    return Backend(Vocabulary([*(bytes([i]) for i in range(256)), b""], (END,)))
 
 
 def allows(backend: Backend, wanted: StructuredOutputs | None, text: str) -> bool:
@@ -110,7 +110,7 @@ MARKS = MarkTable(dict(zip(TOKENS, (Mark.CALL, Mark.END_CALL, Mark.THINK, Mark.E
 @pytest.fixture(scope="module", params=[b"", NO_TEXT], ids=["plain", "special"])
 def marked(request: pytest.FixtureRequest) -> Backend:
     spelled = [request.param + mark.value.encode() for mark in MARKS.ids.values()]
-    return Backend(Vocabulary([*(bytes([i]) for i in range(256)), b"", *spelled], (END,)), 0)
+    return Backend(Vocabulary([*(bytes([i]) for i in range(256)), b"", *spelled], (END,)))
 
 
 def may_follow(matcher: Matcher) -> set[int]:
