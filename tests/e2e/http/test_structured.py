@@ -174,10 +174,22 @@ def test_a_request_that_excludes_every_allowed_token_ends_alone(tiny: Running) -
         "structured_outputs": {"regex": "[a]+"},
         "banned_token_ids": tiny.post("/tokenize", {"prompt": "a"}).json()["tokens"],
     }
-    response = tiny.complete("x", **body)
-    assert response.status_code == 500
-    assert "no token satisfies" in response.json()["error"]["message"]
+    assert refused(tiny, "structured_outputs", **body).startswith("structured_outputs: no token satisfies")
+
+
+def test_a_grammar_that_takes_too_long_to_follow_is_the_request_s_fault(
+    tiny: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.grammar.matching.BURST_S", -1.0)  # from the first token on
+    words = "takes too long to follow: text can be read in too many ways; make it simpler"
+    formatted = {"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA}}
+    for field, value in (("structured_outputs", {"regex": "[ab]{6}"}), ("response_format", formatted)):
+        response = tiny.complete("x", **{field: value})
+        assert (response.status_code, response.json()["error"]["message"]) == (400, f"{field}: {words}")
+        assert response.json()["error"]["param"] == field
     assert tiny.complete("x", max_tokens=1).status_code == 200
+    monkeypatch.undo()
+    text_of(tiny, structured_outputs={"regex": "[ab]{6}"})
 
 
 def test_a_grammar_that_accepts_nothing_ends_alone(tiny: Running) -> None:

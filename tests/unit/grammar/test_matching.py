@@ -17,7 +17,7 @@ from headrace.contract.request import SamplingParams, StructuredOutputs
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import Grammar, GrammarPool
 from headrace.grammar.mask import allowed, empty_words
-from headrace.grammar.matching import BURST_S, TOKEN_S, GrammarError, SequenceMatch
+from headrace.grammar.matching import BURST_S, TOKEN_S, GrammarError, GrammarTooSlow, SequenceMatch
 
 
 class Rising:
@@ -200,11 +200,11 @@ def follow_slowly(call_s: float, tokens: int) -> None:
 
 def test_a_grammar_that_needs_more_and_more_time_ends_its_own_sequence_only() -> None:
     follow_slowly(TOKEN_S / 2, 200)
-    with pytest.raises(GrammarError, match="too long to follow"):
+    with pytest.raises(GrammarTooSlow, match="too long to follow"):
         follow_slowly(TOKEN_S * 2, 200)
 
 
 def test_a_slow_beginning_alone_is_no_reason() -> None:
     follow_slowly(BURST_S / 4, 2)
-    with pytest.raises(GrammarError, match="too long to follow"):
+    with pytest.raises(GrammarTooSlow, match="too long to follow"):
         follow_slowly(BURST_S / 4, 4)
