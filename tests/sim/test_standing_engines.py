@@ -124,16 +124,19 @@ def test_a_second_front_is_refused_while_the_first_is_there(standing: Standing) 
 
 def test_what_a_silent_front_had_asked_for_ends(tmp_path: Path) -> None:
     standing = Standing(tmp_path, front_silence_s=2.5)
-    socket: Any = zmq.Context.instance().socket(zmq.DEALER)
-    socket.linger = 0
-    socket.connect(standing.addresses[0])
-    for message in (Greet(), Submit(ask("orphan", [1, 2, 3], 3500))):
-        socket.send(msgspec.msgpack.encode(message))
+    sockets: list[Any] = [zmq.Context.instance().socket(zmq.DEALER) for _ in (0, 1)]
+    for which in (1, 0):  # an engine without a front would end at once what comes to it
+        sockets[which].linger = 0
+        sockets[which].connect(standing.addresses[which])
+        sockets[which].send(msgspec.msgpack.encode(Greet()))
+        assert sockets[which].poll(1000 * DEADLINE_S)
+    sockets[0].send(msgspec.msgpack.encode(Submit(ask("orphan", [1, 2, 3], 3500))))
     until(lambda: standing.engines[0].core.num_unfinished or standing.engines[1].core.num_unfinished)
     other = standing.front()  # it waits until the silent one counts as gone
     assert other.alive
     other.close()
-    socket.close()
+    for socket in sockets:
+        socket.close()
     standing.await_empty()
     for which in (0, 1):
         standing.stop(which)

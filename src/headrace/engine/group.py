@@ -19,7 +19,8 @@ from headrace.contract.stats import EngineStats, total_stats
 
 from .client import DeltaSink
 from .messages import Builder
-from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient, profile_each
+from .process import SILENCE_TIMEOUT_S, START_TIMEOUT_S, ProcessClient
+from .profiling import profile_each
 from .starting import Flag, start_together
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from headrace.contract.errors import EngineDead, InvalidRequest
 from headrace.contract.request import Request
 from headrace.contract.stats import EngineStats
 
+from .bell import Bell
 from .child import child_main
 from .client import DeltaSink, Sinks
 from .messages import (
@@ -48,6 +48,7 @@ START_TIMEOUT_S = 600.0  # loading a large model from a cold disk
 CLOSE_TIMEOUT_S = 30.0
 GRACE_S = 2.0  # for a child that is not needed after all to go by itself
 SILENCE_TIMEOUT_S = 60.0  # a child that is silent for so long is stopped or stuck
+LOOK_MS = 20  # how late the end of a process may be noticed
 
 
 class ProcessClient:
@@ -105,6 +106,7 @@ class ProcessClient:
         self._stats = EngineStats()
         self._inbox: list[bytes] = []
         self._lock = threading.Lock()
+        self._bell = Bell()
         self._thread = threading.Thread(target=self._run, name="headrace-engine-client", daemon=True)
         self._thread.start()
 
@@ -217,10 +219,12 @@ class ProcessClient:
         """Ends the child at once; its open requests are told ``why``."""
         self._sentence = why
         self._process.kill()
+        self._bell.ring()
 
     def _post(self, message: bytes) -> None:
         with self._lock:
             self._inbox.append(message)
+        self._bell.ring()
 
     def _run(self) -> None:
         """Nobody may be left waiting, whatever ends this thread."""
@@ -236,14 +240,19 @@ class ProcessClient:
     def _attend(self) -> str | None:
         """Speaks to the child until it is told to close (None), or is gone: why."""
         decoder = msgspec.msgpack.Decoder(ToFront)
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._bell.fd, zmq.POLLIN)
         heard = time.monotonic()
-        while not self._closing.is_set():
+        while not self._closing.is_set() and self._sentence is None:
             with self._lock:
                 outgoing, self._inbox = self._inbox, []
             for message in outgoing:
                 self._send(message)
             self._sign_of_life()
-            if self._socket.poll(1):
+            ready = dict(poller.poll(LOOK_MS))
+            self._bell.hush()
+            if self._socket in ready:
                 heard = time.monotonic()
                 self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
@@ -292,6 +301,7 @@ class ProcessClient:
         if self._closing.is_set():
             return
         self._closing.set()
+        self._bell.ring()
         try:
             self._thread.join(CLOSE_TIMEOUT_S)
             self._process.join(CLOSE_TIMEOUT_S)
@@ -304,11 +314,5 @@ class ProcessClient:
             self._process.join(CLOSE_TIMEOUT_S)
         self._sinks.fail_all(self._dead or "the engine was closed")
         self._profiles.fail_all(self._dead or "the engine was closed")
+        self._bell.close()
         self._put_away()
-
-
-def profile_each(engines: Mapping[str, ProcessClient], seconds: float) -> dict[str, dict[str, int]]:
-    """Several engines during the same time, by the names given. Raises EngineDead."""
-    with ThreadPoolExecutor(len(engines)) as pool:
-        seen = pool.map(lambda engine: engine.profile(seconds)["engine"], engines.values())
-        return dict(zip(engines, seen))

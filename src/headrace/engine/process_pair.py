@@ -23,7 +23,8 @@ from headrace.contract.stats import EngineStats, total_stats
 from .client import DeltaSink
 from .hand_over import LOST_WORDS
 from .messages import Builder
-from .process import ProcessClient, profile_each
+from .process import ProcessClient
+from .profiling import profile_each
 from .starting import Flag, start_together
 
 log = logging.getLogger(__name__)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from headrace.contract.errors import EngineDead
 from headrace.obs.stacks import sample
 
+from .client import EngineClient
 from .messages import Profile, Profiled
 
 SLACK_S = 10.0  # beyond the profile itself: a busy engine's process is slow to say what it saw
@@ -85,3 +86,10 @@ class ProfileWaits:
             waiting, self._waiting = list(self._waiting.values()), {}
         for one in waiting:
             one.set_exception(EngineDead(why))
+
+
+def profile_each(engines: Mapping[str, EngineClient], seconds: float) -> dict[str, dict[str, int]]:
+    """Several engines during the same time, by the names given. Raises EngineDead."""
+    with ThreadPoolExecutor(len(engines)) as pool:
+        seen = pool.map(lambda engine: engine.profile(seconds)["engine"], engines.values())
+        return dict(zip(engines, seen))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
+import subprocess
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,6 +63,26 @@ def test_every_query_of_the_dashboard_has_its_metric(script: Script) -> None:
         assert set(names) <= set(known) | unmade, query
         for label in LABELS.findall(query):
             assert all(label in known[name] for name in names if name in known), query
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Prometheus' promtool")
+def test_promtool_reads_every_query_and_the_page(script: Script, tmp_path: Path) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        page = server.http.get("/metrics").text
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    queries = [re.sub(r"\$__\w+", "1m", target["expr"]) for panel in panels for target in panel["targets"]]
+    assert judged(tmp_path, queries).returncode == 0, judged(tmp_path, queries).stderr
+    assert judged(tmp_path, [*queries, "rate(headrace_steps_total)"]).returncode != 0  # it does look at them
+    seen = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=60)
+    assert seen.returncode in (0, 3), seen.stderr  # 3: it can be read, and some names are not to its taste
+    assert page.startswith("#")
+
+
+def judged(folder: Path, queries: list[str]) -> subprocess.CompletedProcess[str]:
+    rules = [{"record": f"query:{k}", "expr": query} for k, query in enumerate(queries)]
+    path = folder / "rules.yml"  # JSON is YAML
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    return subprocess.run(["promtool", "check", "rules", str(path)], capture_output=True, text=True, timeout=60)
 
 
 def test_operations_of_steps_are_counted(tiny: Running) -> None:

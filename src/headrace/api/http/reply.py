@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from starlette.responses import Response
@@ -28,6 +29,8 @@ STREAM_HEADERS = {
     "x-accel-buffering": "no",
 }
 
+LOOKS = 4  # at a client in the time it has: it is let go at most a quarter of that late
+
 log = logging.getLogger("headrace.serve")
 
 
@@ -40,11 +43,12 @@ class GenerationResponse(Response):
         self.limits = limits
         self.background = None
         self.status_code = 200
+        self._sending_since: float | None = None
         self._extra_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's shape
         try:
-            await while_connected(receive, self.serve(send))
+            await while_connected(receive, self.serve(send), self._stuck, self.limits.write_timeout_s / LOOKS)
         finally:
             self.generation.close()
 
@@ -52,9 +56,16 @@ class GenerationResponse(Response):
         raise NotImplementedError
 
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
-        """Waits while the client's buffers are full, but not for ever."""
-        async with asyncio.timeout(self.limits.write_timeout_s):
-            await send(message)
+        """Waits while the client's buffers are full; ``_stuck`` sees to it that this is not for ever. (A timeout of its
+        own for each piece costs a tenth of what a streamed token does here.)"""
+        self._sending_since = time.monotonic()
+        await send(message)
+        self._sending_since = None
+
+    def _stuck(self) -> bool:
+        """The client has taken nothing for too long."""
+        since = self._sending_since
+        return since is not None and time.monotonic() - since > self.limits.write_timeout_s
 
     async def _start(self, send: Send, status: int, headers: dict[str, str]) -> None:
         pairs = [(k.encode(), v.encode()) for k, v in {**self._extra_headers, **headers}.items()]
@@ -76,8 +87,6 @@ class StreamReply(GenerationResponse):
             last = self.reply.end(self.generation.outputs, self.generation.usage)
         except HeadraceError as error:
             last = self._error(error)
-        except (asyncio.CancelledError, TimeoutError):
-            raise
         except Exception as error:
             log.exception("a stream failed")
             last = self._error(error)
@@ -117,18 +126,26 @@ class WholeReply(GenerationResponse):
         await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Runs ``work`` until it is done or the client is gone; then it is cancelled. Its errors are raised here."""
+async def while_connected(
+    receive: Receive,
+    work: Coroutine[Any, Any, None],
+    stuck: Callable[[], bool] = lambda: False,
+    look_s: float | None = None,
+) -> None:
+    """Runs ``work`` until it is done, the client is gone, or ``stuck`` says so when asked every ``look_s``; then it is
+    cancelled. Its errors are raised here."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_gone(receive))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        ended: set[asyncio.Future[None]] = set()
+        while not ended and not stuck():
+            ended, _ = await asyncio.wait({task, gone}, timeout=look_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
         if not task.done():
             task.cancel()
         await _settled(task)
-    if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, TimeoutError):
+    if not task.cancelled() and (error := task.exception()) is not None:
         raise error
 
 
