@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,25 +30,31 @@ TEMPLATE = (
 TOKEN = re.compile(rb"\xfe([^\xff]+)\xff")
 
 
-def token(mark: Mark) -> bytes:
+def token(spelling: str) -> bytes:
     """In a script: the token, not its letters."""
-    return b"\xfe" + mark.value.encode() + b"\xff"
+    return b"\xfe" + spelling.encode() + b"\xff"
 
 
 def marked_tokenizer(folder: Path, *, special: bool) -> Tokenizer:
     """One id per byte, control tokens and the marks; ``special``: these are control tokens, too."""
+    return tokenizer_with(folder, [mark.value for mark in MARKS], special=special, chat_template=TEMPLATE)
+
+
+def tokenizer_with(folder: Path, words: Sequence[str], *, special: bool, **settings: str) -> Tokenizer:
+    """One id per byte, control tokens and one for each of the words."""
     backend = cli_models.byte_tokenizer()
-    added = [AddedToken(mark.value, special=special, normalized=False) for mark in MARKS]
+    added = [AddedToken(word, special=special, normalized=False) for word in words]
     backend.add_special_tokens(added) if special else backend.add_tokens(added)
     folder.mkdir(parents=True, exist_ok=True)
     backend.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    known = {"eos_token": "<|end|>", "chat_template": cli_models.TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(known | settings))
     return load_tokenizer(folder)
 
 
 @dataclass
 class MarkedScript(Script):
-    """Answers hold ``token(mark)`` among their bytes."""
+    """Answers hold ``token(...)`` among their bytes."""
 
     def ids(self, raw: bytes) -> list[int]:
         ids, end = list[int](), 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from extras import needs_compiler
 from served import Running, dummy_llm, running
 
-if find_spec("xgrammar") is None:
-    pytest.skip("needs the grammar extra", allow_module_level=True)
+pytestmark = needs_compiler
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {

@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from marked import MarkedScript, guarded_llm, marked_tokenizer, token
+from extras import needs_compiler
+from marked import MARKS, MarkedScript, guarded_llm, marked_tokenizer, token
 from served import Running, running
 
-from headrace.api.text.answer_forms import Mark
-
-if find_spec("xgrammar") is None:
-    pytest.skip("needs the grammar extra", allow_module_level=True)
+pytestmark = needs_compiler
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-THINK, END_THINK, CALL, END_CALL = (token(mark) for mark in (Mark.THINK, Mark.END_THINK, Mark.CALL, Mark.END_CALL))
+CALL, END_CALL, THINK, END_THINK = (token(mark.value) for mark in MARKS)
 SPELLED = b"a </think> and <tool_call>\n{ are letters"
 ARGUMENTS = b'{"text": "</tool_call> <think> x"}'
 WRITE = CALL + b'\n{"name": "write", "arguments": ' + ARGUMENTS + b"}\n" + END_CALL

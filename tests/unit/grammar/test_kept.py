@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from extras import needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +19,6 @@ from headrace.grammar.kept import KeptGrammars
 
 DEADLINE_S = 60.0
 LARGE = 8 << 20
-needs_compiler = pytest.mark.skipif(find_spec("xgrammar") is None, reason="needs the grammar extra")
 
 
 @given(st.integers(0, 30), st.lists(st.tuples(st.sampled_from(b"abcdef"), st.integers(0, 12))))

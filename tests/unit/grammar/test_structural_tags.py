@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
+from extras import needs_compiler
 
 from headrace.api.grammar_launch import NO_TEXT
 from headrace.api.protocol.tools import AUTO, REQUIRED, Function, ToolWish
@@ -15,8 +15,7 @@ from headrace.contract.request import StructuredOutputs
 from headrace.grammar.backend import Backend, Matcher, Vocabulary
 from headrace.grammar.mask import allowed, empty_words
 
-if find_spec("xgrammar") is None:
-    pytest.skip("needs the grammar extra", allow_module_level=True)
+pytestmark = needs_compiler
 
 END = 256
 DIGIT = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False}
