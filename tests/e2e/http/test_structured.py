@@ -112,9 +112,15 @@ def test_s6_an_impossible_regex_is_refused_by_name(tiny: Running, regex: str) ->
     refused(tiny, "structured_outputs", structured_outputs={"regex": regex})
 
 
-def test_s7_large_numbers_in_schemas(tiny: Running) -> None:
-    large = {"type": "integer", "minimum": 0, "maximum": 20_000_000_000}
-    assert 0 <= int(text_of(tiny, structured_outputs={"json": large})) <= 20_000_000_000
+@pytest.mark.parametrize("low", [{}, {"minimum": 0}], ids=["open", "bounded"])
+def test_s7_large_numbers_in_schemas(tiny: Running, low: dict[str, int]) -> None:
+    large = {"type": "integer", "maximum": 20_000_000_000} | low
+    for seed in range(4):
+        value = int(text_of(tiny, structured_outputs={"json": large}, seed=seed))
+        assert low.get("minimum", value) <= value <= 20_000_000_000
+
+
+def test_s7_numbers_beyond_all_bounds_in_schemas(tiny: Running) -> None:
     for raw in (
         '{"json": {"type": "number", "maximum": 1e400}}',
         '{"json": "{\\"type\\": \\"number\\", \\"maximum\\": 1e400}"}',
@@ -157,15 +163,26 @@ def test_s11_a_grammar_without_a_root_is_refused(tiny: Running, grammar: str) ->
 
 def test_s13_a_model_that_loves_line_feeds_cannot_print_them_for_ever(tiny: Running) -> None:
     line_feed = tiny.post("/tokenize", {"prompt": "\n"}).json()["tokens"][0]
-    fields = {"response_format": {"type": "json_object"}, "logit_bias": {str(line_feed): 100}, "max_tokens": 120}
-    choice = tiny.complete("x", **fields, temperature=0).json()["choices"][0]
-    text = choice["text"]
-    assert text.startswith("{")
-    assert "\n" * 10 in text  # it does love them
-    assert "\n" * 21 not in text
-    assert choice["finish_reason"] in ("length", "stop")
-    if choice["finish_reason"] == "stop":
-        assert isinstance(json.loads(text), dict)
+    long = {"type": "object", "properties": {"text": {"type": "string", "minLength": 200}}, "required": ["text"]}
+    for formatted, runs, reason in (
+        ({"type": "json_object"}, 1, "stop"),
+        ({"type": "json_schema", "json_schema": {"name": "long", "schema": long}}, 3, "length"),
+    ):
+        fields = {"response_format": formatted, "logit_bias": {str(line_feed): 100}, "max_tokens": 120}
+        choice = tiny.complete("x", **fields, temperature=0).json()["choices"][0]
+        text = choice["text"]
+        assert choice["finish_reason"] == reason
+        assert text.count("\n" * 20) == runs  # it does love them
+        assert "\n" * 21 not in text
+        assert text.startswith("{\n")
+        assert is_object(text if reason == "stop" else text + '"}')  # it was cut inside the string
+
+
+def is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def test_a_request_that_excludes_every_allowed_token_ends_alone(tiny: Running) -> None:
