@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from headrace.config import EngineConfig
-from headrace.grammar.backend import Vocabulary
+from headrace.grammar.backend import NO_TEXT, Vocabulary
 from headrace.grammar.compiler import GrammarPool
 
 from .text.answer_forms import Mark
 from .text.tokenizer import Tokenizer
-
-NO_TEXT = b"\xff"  # in no UTF-8 text
 
 
 def open_grammars(config: EngineConfig, tokenizer: Tokenizer | None, vocab_size: int) -> GrammarPool | None:

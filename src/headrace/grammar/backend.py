@@ -18,6 +18,7 @@ from headrace.contract.request import StructuredOutputs
 from .mask import WordArray, empty_words
 
 MAX_BLANKS = 20  # white space in a row inside JSON; a model that loves line feeds must not print them for ever
+NO_TEXT = b"\xff"  # before a token's bytes: no UTF-8 text has it, so only as a token can it be asked for
 CONTROL = frozenset(range(0x20)) - {ord("\n")}
 ORIGIN = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
 
@@ -118,9 +119,10 @@ class Matcher:
 
 
 def _json_token(token: bytes) -> bytes:
-    """Nothing for a token with a raw control character. JSON forbids them inside strings, but the compiler lets them
-    into strings of bounded length; outside strings a line feed and blanks are all the white space one needs."""
-    return token if CONTROL.isdisjoint(token) else b""
+    """No text for a token with a raw control character. JSON forbids them inside strings, but the compiler lets them
+    into strings of bounded length; outside strings a line feed and blanks are all the white space one needs. Where a
+    structural tag allows any token it may come."""
+    return token if CONTROL.isdisjoint(token) else NO_TEXT + token
 
 
 def _quoted(text: str) -> str:

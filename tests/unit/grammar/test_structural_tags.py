@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from extras import needs_compiler
 
-from headrace.api.grammar_launch import NO_TEXT
 from headrace.api.protocol.tools import AUTO, REQUIRED, Function, ToolWish
 from headrace.api.text.answer_forms import HERMES, LLAMA3, AnswerForm, Mark, MarkTable
 from headrace.contract.request import StructuredOutputs
-from headrace.grammar.backend import Backend, Matcher, Vocabulary
+from headrace.grammar.backend import NO_TEXT, Backend, Matcher, Vocabulary
 from headrace.grammar.mask import allowed, empty_words
 
 pytestmark = needs_compiler
@@ -122,7 +121,7 @@ def test_tokens_bound_a_thought_and_a_call(marked: Backend) -> None:
     """The only way in, out and on; also after the way there was taken back."""
     wanted = wish(only="f").constraint(AnswerForm(HERMES, thinks=True), False, None, MARKS)
     assert wanted is not None
-    matcher, before, inside = marked.matcher(marked.compile(wanted)), b"a</think>\n<tool_call>\n{", F[11:-12].encode()
+    matcher, before, inside = marked.matcher(marked.compile(wanted)), b"a</think>\n\t<tool_call>\n{", F[11:-12].encode()
     ids = [THINK_ID, *before, END_THINK_ID, *b"\n", CALL_ID, *inside, END_CALL_ID, END]
     for _ in range(2):
         assert may_follow(matcher) == {THINK_ID, CALL_ID}
