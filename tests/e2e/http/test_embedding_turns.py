@@ -23,27 +23,26 @@ from headrace.api.http.embeddings import Embeddings
 from headrace.api.tenants.registry import Registry
 from headrace.api.tenants.tenancy import Tenancy
 from headrace.api.tenants.usage import UsageBook
+from headrace.contract.errors import EngineDead
 
 ROUTE = "/v1/embeddings"
 
 
 class PretendedProcess:
-    """One id per character. ``pieces`` are those that came, ``cut`` those whose asker went away before ``go``."""
+    """One id per character. ``pieces`` are those that came; they are done when the test lets them ``go``."""
 
     def __init__(self) -> None:
         self.inputs = SimpleNamespace(size=1, ids=lambda text, _field: [ord(char) for char in text])
         self.go = threading.Event()
+        self.dies = False
         self.pieces: list[list[list[int]]] = []
-        self.cut: list[list[list[int]]] = []
 
     async def vectors(self, piece: list[list[int]]) -> list[list[float]]:
         self.pieces.append(piece)
-        try:
-            while not self.go.is_set():
-                await asyncio.sleep(0.005)
-        except asyncio.CancelledError:
-            self.cut.append(piece)
-            raise
+        while not self.go.is_set():
+            await asyncio.sleep(0.005)
+        if self.dies:
+            raise EngineDead("the encoder died")
         return [[float(ids[0])] for ids in piece]
 
     def leave(self) -> None:
@@ -106,15 +105,32 @@ def test_who_comes_waits_for_a_piece_of_anothers_request(script: Script, monkeyp
         assert small.result().json()["data"][0]["embedding"] == [98.0]
 
 
-def test_a_client_that_goes_away_leaves_room_and_its_tokens(script: Script) -> None:
+def test_a_client_that_goes_away_pays_for_what_the_encoder_has_and_no_more(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embeddings_module, "PIECE", 1)
     with serving(script, "a") as (server, process, embeddings, tenancy):
-        gone = server.send_raw(ROUTE, {"input": ["xyz"]}, "key-a")
+        gone = server.send_raw(ROUTE, {"input": ["xyz", "never"]}, "key-a")
         until(lambda: len(process.pieces) == 1, "it does not come to the encoder")
         assert embeddings.num_open == 1
         gone.close()
         until(lambda: embeddings.num_open == 0, "one that went away keeps its place")
-        assert process.cut == process.pieces
+        assert left(tenancy) == (9, 997)
+        assert tenancy.usage.totals()["a"]["prompt_tokens"] == 3
+        assert embeddings._queue.running("a") == 1  # the encoder is still at it
+        process.go.set()
+        until(lambda: embeddings._queue.running("a") == 0, "its turn does not end")
+        assert len(process.pieces) == 1
+
+
+def test_what_an_encoder_that_died_had_is_not_paid_for(script: Script) -> None:
+    with serving(script, "a") as (server, process, embeddings, tenancy):
+        process.dies = True
+        process.go.set()
+        assert ask(server, "a", ["xyz"]).status_code == 503
         assert left(tenancy) == (9, 1000)
+        assert tenancy.usage.totals()["a"]["prompt_tokens"] == 0
+        assert (embeddings.num_open, embeddings._queue.running("a")) == (0, 0)
 
 
 def test_a_drain_waits_for_embeddings(script: Script) -> None:

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-import shutil
-import socket
-import subprocess
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import LONG, Running, Script, held, running, scripted_llm, until
 
 from headrace.api.http.app import AppSettings
-from headrace.api.http.arrivals import Finished
 from headrace.api.http.host import HostLimits
 from headrace.api.http.hosted_generation import HostedGeneration
-from headrace.api.http.page_routes import FOLDER
 from headrace.obs.metrics import TABLE, Kind
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -74,6 +66,7 @@ def test_what_does_not_exist_is_refused_in_the_same_shape(
         (JSON, b"[]", 400),
         (JSON, b'{"prompt": "\\ud800"}', 400),
         (JSON, b'\xff{"prompt": "x"}', 400),
+        (JSON, b'{"prompt": "\xff"}', 400),
         (JSON, b'{"prompt": "' + b"x" * (1 << 21) + b'"}', 413),
     ],
 )
@@ -115,18 +108,6 @@ def test_silence_is_filled_with_comments_that_clients_skip(script: Script) -> No
                     still.hold.release()
         assert all(line.startswith(("data: ", ": keep-alive")) for line in lines)
         assert lines[-1] == "data: [DONE]"
-
-
-def test_a_reader_that_takes_nothing_is_let_go(script: Script) -> None:
-    limits = HostLimits(write_timeout_s=0.3)
-    with running(lambda: scripted_llm(script), limits=limits) as server:
-        told: list[Finished] = []
-        server.host.observers.append(lambda finished, _: told.append(finished))
-        bare = server.send_raw(TEXT, {"prompt": "x", "n": 40, "max_tokens": 19_000, "stream": True})
-        until(lambda: len(told) == 1, "a client that never reads holds its places")
-        assert told[0].error == "abort"
-        until(lambda: server.host.num_open == server.engine.stats.used_blocks == 0, "and its memory")
-        bare.close()
 
 
 def test_other_origins_may_call_only_when_told_so(script: Script) -> None:
@@ -176,8 +157,7 @@ def test_every_metric_of_the_table_is_on_the_page_and_aliases_only_on_request(sc
         server.complete("x", max_tokens=3)
         server.settled()
         found = families(server)
-        aliases = {f"vllm:{metric.alias}" for metric in TABLE if metric.alias}
-        assert set(found) - {f"headrace_{metric.name}" for metric in TABLE} == aliases
+        assert set(found) > {f"headrace_{metric.name}" for metric in TABLE}  # the names themselves: test_vllm_names.py
         assert value(found["vllm:generation_tokens"], "_total", model_name="tiny") == 3
         assert value(found["vllm:request_success"], "_total", finished_reason="length") == 1
 
@@ -304,62 +284,8 @@ def test_requests_have_ids_that_clients_see(scripted: Running) -> None:
     assert json.loads(one.text)["object"] == "text_completion"
 
 
-def test_the_page_is_complete_in_itself(scripted: Running) -> None:
-    page = scripted.http.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    parts = re.findall(r'(?:src|href)="(/page/[^"]+)"', page.text)
-    assert sorted(parts) == ["/page/page.css", "/page/page.js"]
-    for part in parts:
-        found = scripted.http.get(part)
-        assert found.status_code == 200
-        assert "http" not in found.text.replace("http-equiv", ""), "nothing comes from elsewhere"
-    ids = set(re.findall(r'id="([^"]+)"', page.text))
-    assert set(re.findall(r'find\("([^"]+)"\)', scripted.http.get("/page/page.js").text)) <= ids
-    assert scripted.http.get("/page/../app.py").status_code == 404
-    assert scripted.http.get("/page/index.html").status_code == 404
-
-
-def test_the_load_is_told_in_numbers(script: Script) -> None:
-    with running(lambda: scripted_llm(script)) as server:
-        server.complete("x", max_tokens=5)
-        server.settled()
-        load = server.http.get("/load").json()
-    asked = set(re.findall(r"load\.(\w+)", (FOLDER / "page.js").read_text()))
-    assert asked <= set(load), "the page asks for numbers that nobody tells"
-    assert (load["generation_tokens"], load["open"], load["ready"]) == (5, 0, True)
-    steps = load["last_steps"]
-    assert [step["step"] for step in steps] == list(range(steps[0]["step"], steps[-1]["step"] + 1))
-    assert {step["kind"] for step in steps} <= {"prefill", "mixed", "decode"}
-    assert sum(step["sequences"] for step in steps) >= 5
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs a browser")
-def test_a_browser_shows_the_load(script: Script, tmp_path: Path) -> None:
-    with running(lambda: scripted_llm(script)) as server:
-        server.complete("x", max_tokens=5)
-        server.settled()
-        browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-        command = [*browser, "--virtual-time-budget=3000", "--dump-dom", f"{server.url}/"]
-        page = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert "tiny · ready" in page
-    assert '<dd id="tokens">5</dd>' in page
-    assert page.count("<td>decode</td>") >= 4  # the last steps, newest first
-
-
 def test_what_a_refusal_quotes_is_cut(scripted: Running) -> None:
     long = "x" * 100_000
     for response in (scripted.complete("x", model=long), scripted.complete("x", **{long: 1})):
         assert response.status_code in (400, 404)
         assert len(response.text) < 3000
-
-
-@pytest.mark.parametrize("begun", [b"", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nx-slow: "])
-def test_a_connection_without_a_request_is_let_go(script: Script, begun: bytes) -> None:
-    with (
-        running(lambda: scripted_llm(script), limits=HostLimits(write_timeout_s=0.4)) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=60) as silent,
-    ):
-        silent.sendall(begun)
-        with contextlib.suppress(ConnectionResetError):
-            assert silent.recv(1) == b""  # without the bound nobody ends it

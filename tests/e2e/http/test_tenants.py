@@ -8,17 +8,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import Any
 
 import httpx
 import pytest
-from served import LONG, Running, Script, held, running, scripted_llm, until
+from served import DEADLINE_S, LONG, Running, Script, SpyClient, held, running, scripted_llm, until
 
 from headrace.api.http.host import HostLimits
 from headrace.api.tenants.registry import Registry, Tenant, hash_key
 from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
+from headrace.contract.errors import EngineDead, InvalidRequest
 from headrace.contract.salts import MARK, joined
+from headrace.grammar.backend import Vocabulary
+from headrace.grammar.compiler import GrammarPool
 
 CHAT = "/v1/chat/completions"
 ENDLESS = {"messages": [{"role": "user", "content": "x"}], "max_tokens": LONG}
@@ -35,10 +39,13 @@ def serving(
     path: Path | None = None,
     clock: Any = time.monotonic,
     max_open: int = 1024,
+    grammars: GrammarPool | None = None,
     **limits: Any,
 ) -> Iterator[tuple[Running, Tenancy]]:
     tenancy = Tenancy(Registry(tenants), UsageBook(path), TenancyLimits(**limits), clock)
-    with running(lambda: scripted_llm(script), tenancy=tenancy, limits=HostLimits(max_open=max_open)) as server:
+    with running(
+        lambda: scripted_llm(script, grammars=grammars), tenancy=tenancy, limits=HostLimits(max_open=max_open)
+    ) as server:
         yield server, tenancy
 
 
@@ -153,8 +160,27 @@ def test_usage_is_counted_and_survives_a_restart(script: Script, tmp_path: Path)
 
 
 def test_tenants_are_seen_in_the_metrics(script: Script) -> None:
-    with serving(script, [tenant("a")]) as (server, _):
-        assert 'headrace_tenant_requests_waiting{tenant="a"} 0.0' in server.http.get("/metrics").text
+    clock = Clock()
+    tenants = [tenant("a"), tenant("b")]
+    with serving(held(script), tenants, slots=1, clock=clock) as (server, tenancy):
+        first, second = server.send_raw(CHAT, ENDLESS, "key-a"), server.send_raw(CHAT, ENDLESS, "key-b")
+        until(lambda: sum(map(tenancy.queue.waiting, "ab")) == 1, "nobody waits")
+        text = server.http.get("/metrics").text
+        assert "headrace_requests_queued 1.0" in text  # in the fair queue: the engine knows nothing of it
+        clock.now += 3.0
+        for bare in (first, second):
+            bare.close()
+        until(lambda: server.host.num_open == 0, "something is still open")
+        usage = ask(server, "a").json()["usage"]
+        text = server.http.get("/metrics").text
+        known = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("headrace_tenant_"))
+    assert known['headrace_tenant_requests_waiting{tenant="a"}'] == "0.0"
+    waited = {name: float(known[f'headrace_tenant_wait_seconds_total{{tenant="{name}"}}']) for name in "ab"}
+    assert sorted(waited.values()) == [0.0, 3.0]
+    turns = sum(float(known[f'headrace_tenant_turns_total{{tenant="{name}"}}']) for name in "ab")
+    assert turns in (2, 3)  # whoever waited may have had a turn just before it went
+    assert float(known['headrace_tenant_generation_tokens_total{tenant="a"}']) >= usage["completion_tokens"]
+    assert float(known['headrace_tenant_prompt_tokens_total{tenant="a"}']) >= usage["prompt_tokens"]
 
 
 def test_the_engine_takes_the_lesser_served_first(script: Script) -> None:
@@ -197,6 +223,7 @@ def test_one_tenant_cannot_fill_the_queue_for_all(script: Script) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
         assert "2 sequences of a are open" in refused.json()["error"]["message"]
         assert ask(server, "b", n=2).status_code == 200
+        until(lambda: server.host.num_open == 2, "b's places do not come back")  # its answer may be read before that
         assert ask(server, "b", n=3).json()["error"]["param"] == "n"  # it could never be let in
         for one in kept:
             one.close()
@@ -217,6 +244,74 @@ def test_what_had_no_turn_is_not_charged(script: Script) -> None:
         used = tenancy.usage.totals()["a"]
         assert used["prompt_tokens"] == prompt
         assert tenancy.view({})[0]["tokens_left"] == 1000 - prompt - used["generation_tokens"]
+
+
+def slow_grammars(began: Semaphore, go: Event) -> GrammarPool:
+    """Compiles nothing until it is let go; then everything is allowed."""
+
+    class Backend:
+        def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None: ...
+
+        def compile(self, wanted: Any) -> Any:
+            began.release()
+            assert go.wait(DEADLINE_S)
+            raise InvalidRequest(wanted.field, "is too long in coming")
+
+        def matcher(self, compiled: Any) -> Any: ...
+
+    return GrammarPool(lambda: Vocabulary([], (2,)), timeout_s=2 * DEADLINE_S, open_backend=Backend)
+
+
+def test_a_constraint_that_compiles_holds_no_other_up(script: Script) -> None:
+    began, go = Semaphore(0), Event()
+    grammars, tenants = slow_grammars(began, go), [tenant(name) for name in "abc"]
+    with (
+        serving(script, tenants, grammars=grammars, window=64) as (server, tenancy),
+        ThreadPoolExecutor(2) as pool,
+    ):
+        structured = [pool.submit(ask, server, name, "y" * 100, structured_outputs={"regex": "x"}) for name in "ab"]
+        assert all(began.acquire(timeout=DEADLINE_S) for _ in structured)
+        assert (tenancy.queue.running("a"), tenancy.queue.running("b")) == (1, 1)
+        assert ask(server, "c").status_code == 200
+        assert ask(server, "a").status_code == 200
+        assert not any(one.done() for one in structured)
+        go.set()
+        assert [one.result().status_code for one in structured] == [400, 400]
+
+
+def test_what_no_engine_got_is_not_charged(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenants, clock = [tenant("a", tokens_per_min=1000), tenant("b")], Clock()
+    with serving(script, tenants, clock=clock) as (server, tenancy):
+
+        def submit(*_: Any) -> None:
+            raise EngineDead("it died while they waited for their turn")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(server.client, "submit", submit)
+            assert [ask(server, "a", n=n).status_code for n in (1, 2)] == [503, 503]
+        server.settled()
+        assert tenancy.usage.totals()["a"] == {
+            "requests": 2,
+            "prompt_tokens": 0,
+            "cached_tokens": 0,
+            "generation_tokens": 0,
+        }
+        assert tenancy.view({})[0]["tokens_left"] == 1000
+        assert ask(server, "a").status_code == 200
+        assert server.requests[-1].priority == len(server.requests[-1].prompt_token_ids)  # as if it were the first
+
+
+def test_an_engine_that_is_not_ready_is_told_of_before_anything_is_charged(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of it, such as the prompt engine of a pair, may be starting again while the rest is alive."""
+    with serving(script, [tenant("a"), tenant("b")]) as (server, tenancy):
+        with monkeypatch.context() as patched:
+            patched.setattr(SpyClient, "ready", False)
+            refused = ask(server, "a")
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert tenancy.usage.totals() == {}
+        assert ask(server, "a").status_code == 200
 
 
 def test_a_database_that_fails_is_named_and_costs_no_request(script: Script, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""Connections that serve nobody are ended; one whose request is being answered never is."""
+"""Connections that serve nobody are ended; one whose request is being answered to somebody never is."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.flow_control import FlowControl
 
 from headrace.api.http.connections import BoundedProtocol
 
@@ -12,9 +13,13 @@ from headrace.api.http.connections import BoundedProtocol
 class Transport:
     def __init__(self) -> None:
         self.closing = self.aborted = False
+        self.unsent = 0
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def abort(self) -> None:
         self.aborted = True
@@ -26,6 +31,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(BoundedProtocol, "_look_later", lambda _: None)
     made: Any = BoundedProtocol.__new__(BoundedProtocol)
     made.transport, made.cycle, made._seen = Transport(), None, None
+    made.flow = FlowControl(made.transport)
     return made
 
 
@@ -65,4 +71,18 @@ def test_one_that_was_closed_but_takes_nothing_is_ended(connection: Any) -> None
     connection._look()
     assert not connection.transport.aborted  # what is left may still be taken
     connection._look()
+    assert connection.transport.aborted
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_one_that_takes_its_answer_slowly_is_left_alone_and_one_that_takes_nothing_is_ended(
+    connection: Any, complete: bool
+) -> None:
+    connection.cycle = Cycle(complete)
+    connection.flow.pause_writing()  # there is no room for more
+    for unsent in range(1 << 20, 1 << 19, -1000):
+        connection.transport.unsent = unsent
+        connection._look()
+    assert not connection.transport.aborted
+    connection._look()  # not a byte was taken
     assert connection.transport.aborted

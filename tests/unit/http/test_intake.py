@@ -13,10 +13,12 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from headrace.api.http.body import HELD_BODIES, LARGE_BYTES, MAX_LARGE, Intake
+from headrace.api.http import body
+from headrace.api.http.body import HELD_BODIES, LARGE_BYTES, MAX_LARGE, MAX_SMALL, Intake
 from headrace.api.http.errors import HttpError
 from headrace.api.tenants.registry import Tenant
 
+DEADLINE_S = 60.0
 SCOPE = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
 
 
@@ -167,3 +169,43 @@ async def test_pictures_are_large_work_whatever_their_bytes() -> None:
         go.set()
     assert await asyncio.gather(*held) == [True] * MAX_LARGE
     intake.close()
+
+
+def waiting(intake: Intake, owner: str, go: threading.Event) -> asyncio.Task[bool]:
+    """Small work of this tenant that lasts until it is let go."""
+    return asyncio.create_task(intake.work(of(owner, sized(10)), go.wait, DEADLINE_S))
+
+
+@on_a_loop
+async def test_small_work_is_bounded_too_and_one_tenant_gets_half() -> None:
+    intake, go = Intake(1 << 20, 5.0), threading.Event()
+    held = [waiting(intake, "a", go) for _ in range(MAX_SMALL // 2)]
+    await asyncio.sleep(0)
+    try:
+        with pytest.raises(HttpError, match="too many requests are being read") as refused:
+            await intake.work(of("a", sized(10)), lambda: "one too many")
+        assert (refused.value.status, refused.value.code) == (429, "queue_full")
+        held += [waiting(intake, f"b{i}", go) for i in range(MAX_SMALL // 2)]
+        await asyncio.sleep(0)
+        with pytest.raises(HttpError, match="too many requests"):
+            await intake.work(of("c", sized(10)), lambda: "one too many for all")
+    finally:
+        go.set()
+    assert all(await asyncio.gather(*held))
+    intake.close()
+
+
+def test_tenants_take_turns_at_small_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body, "SMALL_THREADS", 1)  # so that there is an order
+
+    async def run() -> None:
+        intake, go, done = Intake(1 << 20, 5.0), threading.Event(), list[str]()
+        first = waiting(intake, "a", go)
+        others = [asyncio.create_task(intake.work(of(name, sized(10)), done.append, name)) for name in "aaaaab"]
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(first, *others)
+        assert done.index("b") <= 1  # a's burst was there before, and waits for it
+        intake.close()
+
+    asyncio.run(run())

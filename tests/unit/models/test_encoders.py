@@ -48,6 +48,15 @@ def test_marks_come_from_the_template_only(folder: Path) -> None:
     assert len(EncoderInputs(folder).ids("a " * 20)) == 22  # neither cut nor padded as the file would have it
 
 
+def test_a_text_far_too_long_is_refused_untokenized(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = EncoderInputs(folder)
+    most = 256 * inputs.max_positions
+    assert len(inputs.ids(" " * (most - 1) + "a")) == 3
+    monkeypatch.setattr(inputs, "_tokenizer", None)
+    with pytest.raises(InvalidRequest, match=f"has {most + 1} characters"):
+        inputs.ids("a " * (most // 2) + "a")
+
+
 def test_what_does_not_fit_is_refused_by_name(folder: Path) -> None:
     embedder = Embedder(str(folder), num_threads=1)
     for bad, words in (("", "empty"), ("a " * 39, "41 tokens"), ([], "input\\[1\\]"), ([60], "input\\[1\\]")):

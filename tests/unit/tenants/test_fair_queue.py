@@ -191,3 +191,33 @@ def test_all_room_comes_back_whatever_happens(seed: int) -> None:
     for ticket in last:
         queue.offer(ticket)
     assert [ticket.state for ticket in last] == ["prefilling"] * 2
+
+
+@pytest.mark.parametrize("names", ["ab", "a"])
+def test_what_waits_inside_the_engine_holds_nobody_up(names: str) -> None:
+    """Constraints that compile, say: the engine has nothing to do, so whoever comes next is let in."""
+    queue, order = FairQueue(dict.fromkeys("abc" if len(names) > 1 else "a", 1.0), slots=8, window=64), list[str]()
+    late = [Ticket(name, 100, nothing, waits=True) for name in names]
+    for ticket in late:
+        queue.offer(ticket)
+    assert {ticket.state for ticket in late} == {"prefilling"}
+    last = Ticket("c" if len(names) > 1 else "a", 20, lambda: order.append("last"))
+    queue.offer(last)
+    assert order == ["last"]
+    for ticket in [*late, last]:
+        queue.started(ticket)
+        queue.leave(ticket)
+    full = [Ticket("a", 32, nothing), Ticket("a", 32, nothing), Ticket("a", 32, nothing)]
+    for ticket in full:
+        queue.offer(ticket)
+    assert [ticket.state for ticket in full].count("prefilling") == 64 // 32 // len(names)  # the window is as it was
+
+
+def test_a_turn_that_came_to_nothing_costs_nothing() -> None:
+    queue = FairQueue({"a": 2.0, "b": 1.0}, slots=4, window=1000)
+    gone, after = Ticket("a", 400, nothing), Ticket("a", 10, nothing)
+    queue.offer(gone)
+    queue.forgive(gone)
+    queue.leave(gone)
+    queue.offer(after)
+    assert (gone.rank, after.rank) == (200, 5)

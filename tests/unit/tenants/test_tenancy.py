@@ -11,7 +11,7 @@ import pytest
 
 from headrace.api.tenants.buckets import Bucket
 from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
-from headrace.api.tenants.tenancy import OverLimit, Tenancy, TenancyLimits
+from headrace.api.tenants.tenancy import OverLimit, Served, Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
 from headrace.api.tenants.visit import Visit
 from headrace.contract.errors import ConfigError
@@ -71,8 +71,8 @@ def test_a_part_that_waits_with_nothing_under_way_has_a_deadline_too() -> None:
         try:
             return await asyncio.wait_for(ended, 30.0)
         finally:
-            wide.end(0)
-            other.end(0)
+            wide.end(0, 2)
+            other.end(0, 1)
             assert (tenancy.queue.waiting("a"), tenancy.queue.running("b"), tenancy.waiting.total()) == (0, 0, 0)
 
     told = asyncio.run(run())
@@ -212,3 +212,22 @@ def test_all_who_read_at_once_wait_for_one_answer(tmp_path: Path, monkeypatch: p
     assert len(asked) == 1
     assert all(one["a"]["requests"] == 1 for one in answers)
     book.close()
+
+
+def test_what_a_tenant_got_is_counted_and_how_long_it_waited() -> None:
+    async def run() -> Tenancy:
+        now = [100.0]
+        tenants = [tenant("a"), tenant("b", "other")]
+        tenancy = Tenancy(Registry(tenants), UsageBook(None), TenancyLimits(slots=1), clock=lambda: now[0])
+        first, second = Visit(tenancy, tenants[0], [10]), Visit(tenancy, tenants[1], [7, 3])
+        first.generated(0, 4)
+        now[0] += 2.5
+        first.end(0, 1)  # the other's first sequence has waited until now
+        second.generated(0, 6)
+        now[0] += 1.0
+        second.end(0, 1)  # and its second one for nothing
+        return tenancy
+
+    served = asyncio.run(run()).served
+    assert served["a"] == Served(turns=1, wait_s=0.0, prompt_tokens=10, generation_tokens=4)
+    assert served["b"] == Served(turns=1, wait_s=2.5 + 3.5, prompt_tokens=7, generation_tokens=6)

@@ -1,6 +1,7 @@
 """Embeddings: requests on their way through the encoder. Bounded for all and for each tenant, by turns, piece by piece.
 
-Whoever comes waits for one piece of what others brought, not for all of it. Tokens are charged once they are computed.
+Whoever comes waits for one piece of what others brought, not for all of it. Tokens are charged once the encoder has
+them: it computes a piece to its end, whoever has gone meanwhile.
 Never knows what a body looks like.
 """
 
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from starlette.types import Receive
+
+from headrace.contract.errors import EngineDead
 
 from ..embedding_process import EmbeddingProcess
 from ..tenants.fair_queue import FairQueue, Ticket
@@ -36,6 +39,7 @@ class Embeddings:
         self._tenancy: Tenancy | None = None
         self._open = Counter[str]()
         self._tasks: set[asyncio.Task[None] | None] = set()
+        self._calls: set[asyncio.Future[list[list[float]]]] = set()
         self._ended = False
         self._queue = FairQueue({"": 1.0}, SLOTS, NO_WINDOW)
 
@@ -71,12 +75,14 @@ class Embeddings:
         if self._ended:
             raise stopping()
         told: list[list[float]] = []
+        begun: list[list[int]] = []
         charged = self._charge(tenant, sum(map(len, ids)))
         try:
-            await while_connected(receive, self._work(tenant, ids, told))
+            await while_connected(receive, self._work(tenant, ids, told, begun))
         finally:
             if charged is not None and self._tenancy is not None:
-                self._tenancy.give_back(charged, sum(map(len, ids[len(told) :])))
+                self._tenancy.give_back(charged, sum(map(len, ids[len(begun) :])))
+                self._tenancy.usage.add(charged.name, prompt_tokens=sum(map(len, begun)))
         if len(told) < len(ids):
             raise stopping() if self._ended else HttpError(400, "the client went away before its answer was complete")
         return told
@@ -87,30 +93,51 @@ class Embeddings:
             self._tenancy.usage.add(tenant.name, requests=1)
         return tenant
 
-    async def _work(self, tenant: Tenant | None, ids: Sequence[list[int]], told: list[list[float]]) -> None:
+    async def _work(
+        self, tenant: Tenant | None, ids: Sequence[list[int]], told: list[list[float]], begun: list[list[int]]
+    ) -> None:
+        """``begun`` are the texts that the encoder got, ``told`` the vectors of those that it answered."""
         task = asyncio.current_task()
         self._tasks.add(task)
         try:
             for first in range(0, len(ids), PIECE):
-                piece = list(ids[first : first + PIECE])
-                told += await self._piece(_name(tenant), piece)
-                if self._tenancy is not None and tenant is not None:
-                    self._tenancy.usage.add(tenant.name, prompt_tokens=sum(map(len, piece)))
+                told += await self._piece(_name(tenant), list(ids[first : first + PIECE]), begun)
         finally:
             self._tasks.discard(task)
 
-    async def _piece(self, owner: str, piece: list[list[int]]) -> list[list[float]]:
+    async def _piece(self, owner: str, piece: list[list[int]], begun: list[list[int]]) -> list[list[float]]:
         turn = asyncio.get_running_loop().create_future()
         ticket = Ticket(owner, sum(map(len, piece)), lambda: None if turn.done() else turn.set_result(None))
         self._queue.offer(ticket)
         try:
             async with asyncio.timeout(WAIT_S):
                 await turn
-            return await self.process.vectors(piece)
-        except TimeoutError:
-            raise OverLimit("the wait for the encoder was too long; try again later", 1, "queue_timeout") from None
-        finally:
+        except BaseException as error:
             self._queue.leave(ticket)
+            if isinstance(error, TimeoutError):
+                words = "the wait for the encoder was too long; try again later"
+                raise OverLimit(words, 1, "queue_timeout") from None
+            raise
+        begun += piece
+        try:
+            return await self._computed(ticket, piece)
+        except EngineDead:
+            del begun[-len(piece) :]
+            raise
+
+    async def _computed(self, ticket: Ticket, piece: list[list[int]]) -> list[list[float]]:
+        """The piece has its turn until the encoder is done with it, whether or not somebody still waits for it."""
+
+        def over(call: asyncio.Future[list[list[float]]]) -> None:
+            self._calls.discard(call)
+            self._queue.leave(ticket)
+            if not call.cancelled():
+                call.exception()  # heard, if only here
+
+        call = asyncio.ensure_future(self.process.vectors(piece))
+        self._calls.add(call)
+        call.add_done_callback(over)
+        return await asyncio.shield(call)
 
     def end(self) -> None:
         """The server stops: whoever still waits is told."""

@@ -26,7 +26,8 @@ from .body import Intake
 from .engine_metrics import put_engine, put_ranks
 from .errors import HttpError, stopping, too_busy, unavailable
 from .hosted_generation import HostedGeneration
-from .tenant_prompts import salted, turn_costs
+from .tenant_metrics import put_tenants
+from .tenant_prompts import salted, turn_costs, turn_waits
 
 WATCH_PERIOD_S = 0.2
 END_S = 1.0  # for clients to take the last event of a stream that is ended
@@ -73,7 +74,8 @@ class EngineHost:
         self.names = tuple(names)
         self.encoder: str | None = None  # the model that makes embeddings here, if there is one
         self.limits = limits or HostLimits()
-        self.intake = Intake(self.limits.max_body_bytes, self.limits.write_timeout_s)
+        bounds = self.limits
+        self.intake = Intake(bounds.max_body_bytes, bounds.write_timeout_s, bounds.max_open)
         self.metrics = Metrics()
         self.observers: list[Observer] = []  # told of every request that is over
         self.created = int(time.time())
@@ -128,7 +130,7 @@ class EngineHost:
         """Refuses work before any is done: 503 while draining or without engine, 429 when the queue is full, or the
         tenant's half of it."""
         self.check_open()
-        if not self.llm.client.alive:
+        if not self.llm.client.ready:
             raise unavailable("the engine is starting again")
         self.check_count(count, tenant)
         if self.num_open + count > self.limits.max_open:
@@ -156,7 +158,7 @@ class EngineHost:
         if self.tenancy is not None and tenant is not None:
             costs = turn_costs(prepared)
             self.tenancy.admit_prompt(tenant, sum(costs))
-            visit = Visit(self.tenancy, tenant, costs)
+            visit = Visit(self.tenancy, tenant, costs, turn_waits(prepared))
             prepared = [salted(one, tenant) for one in prepared]
         return HostedGeneration(self, prepared, arrival, marks, visit)
 
@@ -243,8 +245,6 @@ class EngineHost:
         put("engine_up", float(client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
-        if self.tenancy is not None:
-            for tenant in self.tenancy.registry.tenants:
-                put("tenant_requests_waiting", self.tenancy.waiting[tenant.name], tenant.name)
-                put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
+        queued = 0 if self.tenancy is None else put_tenants(self.metrics, self.tenancy)
+        put("requests_queued", client.stats.waiting + queued)
         return self.metrics

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ class HostedGeneration(Generation):
         visit: Visit | None = None,
     ) -> None:
         super().__init__(host.llm, prepared, host.metrics, marks)
+        self._started_s = arrival.at_s  # what came before this belongs to the time that a client waits
         self._host = host
         self._arrival = arrival
         self._first_ns: int | None = None
@@ -77,7 +77,7 @@ class HostedGeneration(Generation):
             self._visit.fail(error)
 
     def tokens_came(self, index: int, num_tokens: int) -> None:
-        self._first_ns = self._first_ns or time.time_ns()
+        self._first_ns = self._first_ns or self._arrival.now_ns()
         if self._visit is not None:
             self._visit.generated(index, num_tokens)
 
@@ -93,10 +93,8 @@ class HostedGeneration(Generation):
         self._count_open(-self._count)
         self._host._generations.discard(self)
         if self._visit is not None:
-            self._visit.end(self.usage.cached_tokens)
+            self._visit.end(self.usage.cached_tokens, self._count - len(self._unsent))
         self.told = self._told(cut)
-        for observer in self._host.observers:
-            observer(self.told, self._arrival)
 
     def _told(self, cut: bool) -> Finished:
         usage, arrival, failure = self.usage, self._arrival, self.failure
@@ -109,7 +107,7 @@ class HostedGeneration(Generation):
             None if arrival.tenant is None else arrival.tenant.name,
             arrival.at_ns,
             self._first_ns,
-            time.time_ns(),
+            arrival.now_ns(),
             usage.prompt_tokens,
             usage.cached_tokens,
             usage.completion_tokens,

@@ -1,4 +1,4 @@
-"""Lane: large work on one thread, its owners in turn: whatever one brings, another waits for one piece of it."""
+"""Lane: work on a few threads, its owners in turn: whatever one brings, another waits for one piece of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Made = TypeVar("Made")
 class Lane:
     """Thread-safe. Takes whatever is submitted: whoever submits has counted before."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "large-bodies")
+    def __init__(self, threads: int = 1, name: str = "large-bodies") -> None:
+        self._threads = ThreadPoolExecutor(threads, name)
         self._lock = threading.Lock()
         self._lines: dict[Hashable, deque[tuple[Future[Any], Callable[[], Any]]]] = {}  # the next owner is first
 
@@ -24,7 +24,7 @@ class Lane:
         future: Future[Made] = Future()
         with self._lock:
             self._lines.setdefault(owner, deque()).append((future, work))
-        self._thread.submit(self._do_next)
+        self._threads.submit(self._do_next)
         return future
 
     def _do_next(self) -> None:
@@ -47,7 +47,7 @@ class Lane:
 
     def close(self) -> None:
         """What is under way runs on; what waits is dropped."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for line in self._lines.values():
                 for future, _ in line:

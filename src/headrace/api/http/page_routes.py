@@ -12,7 +12,8 @@ from .host import EngineHost
 from .plain_routes import json_response
 
 FOLDER = Path(__file__).parent / "page"
-FILES = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
+SCRIPT = "text/javascript; charset=utf-8"
+FILES = {"page.css": "text/css; charset=utf-8", "page.js": SCRIPT, "load.js": SCRIPT}
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -23,7 +24,7 @@ HEADERS = {
 
 
 def page_routes(host: EngineHost) -> APIRouter:
-    """The page, its two files and the numbers it asks for every second."""
+    """The page, its files and the numbers it asks for every second."""
     router = APIRouter()
 
     @router.get("/")

@@ -12,15 +12,17 @@ from headrace.obs.export import CONTENT_TYPE, Exporter
 
 from ..protocol.sse import to_json
 from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
+from ..protocol.tools import openai_tools
 from ..text.tokenizer import Tokenizer
 from .errors import stopping, unavailable
 from .host import EngineHost
 from .jobs import chat_prompt, counted_ids, tokenizer_of
+from .pieces import PiecedResponse
 from .tenants import admit
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(to_json(value), status, headers, "application/json")
+    return PiecedResponse(to_json(value), status, headers, "application/json")
 
 
 def plain_routes(host: EngineHost, vllm_metrics: bool, encoder: str | None = None) -> APIRouter:
@@ -97,7 +99,7 @@ def _tokenized(host: EngineHost, body: TokenizeBody) -> Response:
         prompt = chat_prompt(
             host,
             body.messages,
-            tools=body.tools,
+            tools=openai_tools(body.tools, None, None).for_template(),
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,
         )

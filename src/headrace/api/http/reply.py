@@ -22,6 +22,7 @@ from ..protocol.sse import KEEP_ALIVE, to_json
 from .errors import as_http
 from .host import HostLimits
 from .hosted_generation import HostedGeneration
+from .pieces import pieces
 
 STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -44,6 +45,7 @@ class GenerationResponse(Response):
         self.background = None
         self.status_code = 200
         self._sending_since: float | None = None
+        self._told_s = 0.0  # when something was sent last
         self._extra_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's shape
@@ -58,7 +60,7 @@ class GenerationResponse(Response):
     async def _send(self, send: Send, message: dict[str, Any]) -> None:
         """Waits while the client's buffers are full; ``_stuck`` sees to it that this is not for ever. (A timeout of its
         own for each piece costs a tenth of what a streamed token does here.)"""
-        self._sending_since = time.monotonic()
+        self._sending_since = self._told_s = time.monotonic()
         await send(message)
         self._sending_since = None
 
@@ -104,9 +106,15 @@ class StreamReply(GenerationResponse):
         return self.reply.error(str(spoken), spoken.kind)
 
     async def _stream(self, send: Send) -> None:
+        patience_s = self.limits.keep_alive_s
         while not self.generation.finished:
-            news = await self.generation.news(self.limits.keep_alive_s)
-            await self._write(send, b"".join(map(self.reply.news, news)) if news else KEEP_ALIVE)
+            body = b"".join(map(self.reply.news, await self.generation.news(patience_s)))
+            patience_s = self.limits.keep_alive_s
+            if not body:  # no token came, or none that may be told yet, as within a call
+                patience_s -= time.monotonic() - self._told_s
+            if patience_s <= 0:
+                body, patience_s = KEEP_ALIVE, self.limits.keep_alive_s
+            await self._write(send, body)
 
     async def _write(self, send: Send, body: bytes) -> None:
         if body:
@@ -123,7 +131,8 @@ class WholeReply(GenerationResponse):
                 self.reply.note(one)
         body = to_json(self.reply.whole(self.generation.outputs, self.generation.usage))
         await self._start(send, 200, {"content-type": "application/json", "content-length": str(len(body))})
-        await self._send(send, {"type": "http.response.body", "body": body, "more_body": False})
+        for message in pieces(body):
+            await self._send(send, message)
 
 
 async def while_connected(

@@ -26,6 +26,15 @@ def turn_costs(prepared: Sequence[Prepared]) -> list[int]:
     return [0 if k else len(one.token_ids) for one in prepared for k in range(len(one.requests))]
 
 
+def turn_waits(prepared: Sequence[Prepared]) -> list[bool]:
+    """Whether the engine has something to make before it computes the prompt: a constraint, rows of pictures."""
+    return [
+        one.sampling.structured_outputs is not None or bool(request.pictures)
+        for one in prepared
+        for request in one.requests
+    ]
+
+
 def salted(prepared: Prepared, tenant: Tenant) -> Prepared:
     """The same prompt as this tenant's own, findable in the cache by it only, or by those who share. Timing tells
     nobody what others asked."""

@@ -20,6 +20,7 @@ from ..text.tokenizer import Tokenizer
 from ..text.tool_prompt import with_tools
 from .answer import Reading
 from .answer_parser import AnswerPlan
+from .thought_count import ThoughtCount
 from .tools import ToolWish
 
 CODECS = ("template", "recipe")
@@ -86,8 +87,19 @@ class ChatTemplateCodec:
         wanted = wish.constraint(form, in_thought, formatted, marks)
         sampling = msgspec.structs.replace(sampling, structured_outputs=wanted)
         guaranteed = wanted is not None and wanted.structural_tag is not None
-        text_only = formatted is not None and formatted.structural_tag is None
-        plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought, text_only)
+        thoughts = ThoughtCount(self._tokenizer, marks, in_thought) if form.thinks else None
+        most = None if form.call is None else wish.most_calls(form.call)
+        plan = AnswerPlan(
+            form,
+            marks,
+            wish.names,
+            guaranteed=guaranteed,
+            demanded=wish.demanded,
+            in_thought=in_thought,
+            formatted=formatted is not None and formatted.structural_tag is None,
+            thoughts=thoughts,
+            most_calls=most,
+        )
         return AnswerPlan() if plan.plain else plan, sampling
 
 

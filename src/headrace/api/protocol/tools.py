@@ -12,6 +12,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import StructuredOutputs
 
 from ..text.answer_forms import AnswerForm, CallForm, Mark, MarkTable
+from .decode import check_depth
 
 MAX_TOOLS = 256
 MAX_NAME_CHARS = 256
@@ -63,18 +64,24 @@ class ToolWish:
     def for_template(self) -> list[dict[str, Any]] | None:
         return [function.for_template() for function in self.functions] or None
 
+    def most_calls(self, form: CallForm) -> int | None:
+        """How many calls an answer may hold; None: as many as it likes."""
+        return None if self.parallel and form.repeats else 1
+
     def constraint(
         self, form: AnswerForm, in_thought: bool, formatted: StructuredOutputs | None, marks: MarkTable
     ) -> StructuredOutputs | None:
         """What the answer must look like: calls where they are demanded, calls or ``formatted`` where both are offered,
         ``formatted`` after a thought. ``marks`` that are tokens bound these as tokens, whatever letters say. Raises
         InvalidRequest where the model's form is unknown."""
+        if formatted is not None:
+            formatted.check()
         if not self.names:
             return _after_thought(formatted, form, in_thought, marks) if in_thought else formatted
         if form.call is None:
             raise InvalidRequest(self.field, "how this model writes calls is not known: start with --tool-parser")
         if self.demanded and formatted is not None:
-            raise InvalidRequest("response_format", f"contradicts a demanded call ({self.field})")
+            raise InvalidRequest(formatted.field, f"contradicts a demanded call ({self.field})")
         calls = self._calls(form.call, marks)
         if formatted is not None:
             calls = {"type": "or", "elements": [_as_format(formatted), calls]}
@@ -87,7 +94,7 @@ class ToolWish:
     def _calls(self, form: CallForm, marks: MarkTable) -> dict[str, Any]:
         """One call, or one and more."""
         one = {"type": "or", "elements": [_call(function, form, marks) for function in self._offered]}
-        if self.only is not None or not self.parallel:
+        if self.only is not None or self.most_calls(form) == 1:
             return one
         return _sequence(one, {"type": "star", "content": _sequence(_literal(form.separator), one)})
 
@@ -98,12 +105,13 @@ class ToolWish:
             free = _sequence({"type": "regex", "pattern": "[^{< \\t\\n]|<[^|]"}, text)
             return {"type": "or", "elements": [free, self._calls(form, marks)]}
         tags = [_call(function, form, marks) for function in self._offered]
+        told = {"tags": tags, "stop_after_first": self.most_calls(form) == 1}
         call, think = marks.id_of(Mark.CALL), marks.id_of(Mark.THINK)
         if call is None:
             never = [Mark.THINK.value] if Mark.THINK in marks.known else []
-            return {"type": "triggered_tags", "triggers": [Mark.CALL.value], "tags": tags, "excludes": never}
+            return {"type": "triggered_tags", "triggers": [Mark.CALL.value], "excludes": never, **told}
         none = [] if think is None else [think]
-        return {"type": "token_triggered_tags", "trigger_tokens": [call], "tags": tags, "exclude_tokens": none}
+        return {"type": "token_triggered_tags", "trigger_tokens": [call], "exclude_tokens": none, **told}
 
 
 def _literal(text: str) -> dict[str, Any]:
@@ -146,8 +154,17 @@ def _as_format(wanted: StructuredOutputs) -> dict[str, Any]:
     if wanted.structural_tag is not None:
         inner: dict[str, Any] = wanted.structural_tag.get("format", {})
         return inner
-    schema = json.loads(wanted.json) if isinstance(wanted.json, str) else wanted.json
-    return _json(ANY_OBJECT if schema is None else schema)
+    return _json(ANY_OBJECT if wanted.json is None else _schema(wanted))
+
+
+def _schema(wanted: StructuredOutputs) -> Any:
+    if not isinstance(wanted.json, str):
+        return wanted.json
+    try:
+        check_depth(wanted.json.encode("utf-8", "replace"))
+        return json.loads(wanted.json)
+    except (ValueError, RecursionError, InvalidRequest) as error:
+        raise InvalidRequest(wanted.field, f"json is no JSON schema: {error}") from error
 
 
 def _after_thought(
@@ -246,7 +263,7 @@ def anthropic_tools(tools: list[dict[str, Any]] | None, choice: dict[str, Any] |
     choice = choice or {"type": AUTO}
     kinds = {"auto": AUTO, "none": NONE, "any": REQUIRED, "tool": REQUIRED}
     kind = choice.get("type")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise InvalidRequest("tool_choice.type", f"must be one of {', '.join(kinds)}, got {kind!r}")
     only = choice.get("name") if kind == "tool" else None
     if kind == "tool" and not isinstance(only, str):

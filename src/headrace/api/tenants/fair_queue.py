@@ -3,10 +3,11 @@
 Pure logic, without clock, threads or sockets. Two bounds keep the engine responsive for whoever comes next: sequences
 in it (``slots``, of which one tenant may hold ``share``, and no more than take a quarter of a step to decode), and
 prompt tokens that have not brought a first token yet (``window``, a step's budget, of which one tenant may hold half:
-the next step has room for another's prompt; a longer prompt counts as that half). Each sequence of a request has a turn
-of its own, so that the widest request fits and holds up nobody. A tenant that was idle begins level with the others,
-without what they have been charged ahead, and where nobody is there, with those who were: idling earns no credit, and
-costs nothing either.
+the next step has room for another's prompt; a longer prompt counts as that half, and one that first waits inside the
+engine, for its constraint or its pictures, as nothing: nobody is held up while the engine has nothing to do). Each
+sequence of a request has a turn of its own, so that the widest request fits and holds up nobody. A tenant that was idle
+begins level with the others, without what they have been charged ahead, and where nobody is there, with those who were:
+idling earns no credit, and costs nothing either.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from dataclasses import dataclass, field
 @dataclass(eq=False, slots=True)
 class Ticket:
     """One sequence's place. ``cost``: prompt tokens. ``granted`` is called when its turn comes; ``rank`` is then what
-    its tenant will have been served with it: the engine too takes the lesser first."""
+    its tenant will have been served with it: the engine too takes the lesser first. ``waits``: its prompt is not
+    computed at once, and nobody knows when; then its rank alone decides."""
 
     tenant: str
     cost: int
     granted: Callable[[], None]
+    waits: bool = False
     rank: int = 0
     state: str = "waiting"  # then prefilling, running, over
 
@@ -84,6 +87,11 @@ class FairQueue:
         line = self._lines[ticket.tenant]
         line.served += tokens / line.weight
 
+    def forgive(self, ticket: Ticket) -> None:
+        """It had its turn, but the engine never got it: its prompt costs its tenant nothing. Before ``leave``."""
+        line = self._lines[ticket.tenant]
+        line.served -= ticket.cost / line.weight
+
     def leave(self, ticket: Ticket) -> None:
         """Over, given up or failed, whatever its state. Safe to call twice."""
         line, state = self._lines[ticket.tenant], ticket.state
@@ -116,7 +124,7 @@ class FairQueue:
 
     def _weight(self, ticket: Ticket) -> int:
         """Prompt tokens of it that one step may hold."""
-        return min(ticket.cost, self._own_window)
+        return 0 if ticket.waits else min(ticket.cost, self._own_window)
 
     def _next(self) -> Line | None:
         """The line to serve. If its first prompt does not fit, nobody overtakes it: large prompts get their turn.

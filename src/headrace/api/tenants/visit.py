@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from .fair_queue import Ticket
 from .registry import Tenant
@@ -16,9 +17,10 @@ from .tenancy import OverLimit, Tenancy
 
 class Visit:
     """``costs``: prompt tokens of each sequence, in the order of their turns; 0 for another choice of the same prompt.
+    ``waits``: whether the engine prepares something for it before it computes the prompt; by default none does.
     ``on_turn`` is called when more sequences may go, ``on_end`` when no turn came for too long."""
 
-    def __init__(self, tenancy: Tenancy, tenant: Tenant, costs: Sequence[int]) -> None:
+    def __init__(self, tenancy: Tenancy, tenant: Tenant, costs: Sequence[int], waits: Sequence[bool] = ()) -> None:
         self._tenancy = tenancy
         self._tenant = tenant
         self._loop = asyncio.get_running_loop()
@@ -26,12 +28,15 @@ class Visit:
         self._waits = True  # no turn has come yet
         self._over = False
         self._patience: asyncio.TimerHandle | None = None
+        self._came_s = tenancy.now_s()
+        self._served = tenancy.served[tenant.name]
         self.num_granted = 0
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[Exception], None] | None = None
         tenancy.usage.add(tenant.name, requests=1)
         tenancy.waiting[tenant.name] += 1
-        self._tickets = [Ticket(tenant.name, cost, self._granted) for cost in costs]
+        known = zip_longest(costs, waits, fillvalue=False)
+        self._tickets = [Ticket(tenant.name, cost, self._granted, waits) for cost, waits in known]
         for ticket in self._tickets:
             tenancy.queue.offer(ticket)
 
@@ -40,6 +45,9 @@ class Visit:
         self.num_granted += 1
         self._waits_no_more()
         self._wait_at_most(None)
+        self._served.turns += 1
+        self._served.wait_s += self._tenancy.now_s() - self._came_s
+        self._served.prompt_tokens += ticket.cost
         self._tenancy.usage.add(self._tenant.name, prompt_tokens=ticket.cost)
         if not self._first.done():
             self._first.set_result(None)
@@ -74,6 +82,7 @@ class Visit:
         self._tenancy.queue.started(self._tickets[index])
         self._tenancy.queue.count_tokens(self._tickets[index], tokens)
         self._tenancy.take_generated(self._tenant, tokens)
+        self._served.generation_tokens += tokens
         self._tenancy.usage.add(self._tenant.name, generation_tokens=tokens)
 
     def ended(self, index: int) -> None:
@@ -91,17 +100,26 @@ class Visit:
         if self.on_end is not None and self.num_granted < len(self._tickets):
             self.on_end(_too_long())
 
-    def end(self, cached_tokens: int) -> None:
-        """Always called; safe to call twice. What had no turn is not charged."""
+    def end(self, cached_tokens: int, num_sent: int) -> None:
+        """Always called; safe to call twice. What the engine never got is not charged: only the first ``num_sent``."""
         if self._over:
             return
         self._over = True
         self._wait_at_most(None)
         self._waits_no_more()
-        self._tenancy.give_back(self._tenant, sum(one.cost for one in self._tickets[self.num_granted :]))
+        num_untaken = len(self._tickets) - self.num_granted
+        self._served.wait_s += num_untaken * (self._tenancy.now_s() - self._came_s)
+        self._give_back(num_sent)
         for ticket in reversed(self._tickets):  # those that wait go first: none of them gets a turn by this
             self._tenancy.queue.leave(ticket)
         self._tenancy.usage.add(self._tenant.name, cached_tokens=cached_tokens)
+
+    def _give_back(self, num_sent: int) -> None:
+        in_vain = self._tickets[num_sent : self.num_granted]  # their turn came when the engine was gone
+        for ticket in in_vain:
+            self._tenancy.queue.forgive(ticket)
+        self._tenancy.usage.add(self._tenant.name, prompt_tokens=-sum(one.cost for one in in_vain))
+        self._tenancy.give_back(self._tenant, sum(one.cost for one in self._tickets[num_sent:]))
 
 
 def _too_long() -> OverLimit:

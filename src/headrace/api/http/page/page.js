@@ -1,7 +1,7 @@
-// The page at "/": a conversation over the public API, and the engine's load. What a model says is text, never markup.
+// The page's conversation, over the public API. What a model or an error says is text, never markup.
 
 const find = (id) => document.getElementById(id);
-const history = [];
+let history = [];
 let running = null; // the AbortController of the answer in progress
 
 function say(role, text) {
@@ -49,20 +49,31 @@ async function ask(signal) {
       max_tokens: Number(find("max-tokens").value),
     }),
   });
-  if (!response.ok) throw new Error((await response.json()).error.message);
+  if (!response.ok) throw new Error(await refusal(response));
   return response;
 }
 
-async function answer() {
+async function refusal(response) {
+  try {
+    return (await response.json()).error.message;
+  } catch {
+    return `the server answered with ${response.status}`; // a proxy's page, say
+  }
+}
+
+async function answer(asked) {
+  const conversation = history; // "New conversation" begins another one while this answer may still come
   const line = say("assistant", "");
   const began = performance.now();
   let first = null;
   let usage = null;
+  let complete = false;
   running = new AbortController();
   busy(true);
   try {
     for await (const data of events(await ask(running.signal))) {
-      if (data === "[DONE]") break;
+      complete = data === "[DONE]";
+      if (complete) break;
       const news = JSON.parse(data);
       if (news.error) throw new Error(news.error.message);
       usage = news.usage ?? usage;
@@ -72,20 +83,34 @@ async function answer() {
       line.textContent += text;
       follow();
     }
+    if (!complete) throw new Error("the connection ended before the answer did");
     find("status").textContent = summary(usage, began, first);
   } catch (error) {
-    if (error.name === "AbortError") find("status").textContent = "Stopped.";
-    else say("error", error.message);
+    if (conversation === history) tell(error);
   } finally {
-    if (line.textContent) history.push({ role: "assistant", content: line.textContent });
-    else line.remove();
+    if (line.textContent) conversation.push({ role: "assistant", content: line.textContent });
+    else unsay(conversation, line, asked);
     running = null;
     busy(false);
   }
 }
 
+function tell(error) {
+  if (error.name === "AbortError") find("status").textContent = "Stopped.";
+  else say("error", error.message);
+}
+
+// Without an answer the question is no part of the conversation: templates want turns. It may be sent again.
+function unsay(conversation, line, asked) {
+  line.remove();
+  const question = conversation.pop();
+  asked.classList.add("unanswered");
+  if (conversation === history) find("said").value ||= question.content;
+}
+
 function summary(usage, began, first) {
-  if (!usage || first === null) return "";
+  if (first === null) return "The model said nothing.";
+  if (!usage) return "";
   const seconds = (performance.now() - first) / 1000;
   const rate = usage.completion_tokens > 1 && seconds > 0 ? (usage.completion_tokens - 1) / seconds : 0;
   return `${usage.prompt_tokens} prompt tokens (${usage.prompt_tokens_details.cached_tokens} from cache), ` +
@@ -103,9 +128,9 @@ find("form").addEventListener("submit", (event) => {
   const text = find("said").value.trim();
   if (!text || running) return;
   find("said").value = "";
+  find("status").textContent = "";
   history.push({ role: "user", content: text });
-  say("user", text);
-  answer();
+  answer(say("user", text));
 });
 
 find("said").addEventListener("keydown", (event) => {
@@ -118,64 +143,10 @@ find("stop").addEventListener("click", () => running?.abort());
 
 find("clear").addEventListener("click", () => {
   running?.abort();
-  history.length = 0;
+  history = [];
   find("log").replaceChildren();
   find("status").textContent = "";
   find("said").focus();
 });
 
-const rates = [];
-let before = null;
-
-function draw() {
-  const top = Math.max(1, ...rates);
-  const points = rates.map((rate, i) => `${(i + 120 - rates.length) * 2},${58 - (rate / top) * 54}`);
-  find("line").setAttribute("points", points.join(" "));
-}
-
-function tell(steps) {
-  if (!steps.length) return;
-  const rows = steps.slice(-8).reverse().map((step) => {
-    const row = document.createElement("tr");
-    row.title = `${step.budget_left} tokens of the budget left, ${step.free_blocks} blocks free, ${step.waiting} sequences waiting`;
-    for (const cell of [step.step, step.kind, step.sequences, step.tokens, step.ms === null ? "…" : step.ms.toFixed(1)]) {
-      row.insertCell().textContent = cell;
-    }
-    return row;
-  });
-  find("steps").replaceChildren(...rows);
-}
-
-async function look() {
-  const load = await (await fetch("/load")).json();
-  const now = performance.now();
-  if (before !== null && load.generation_tokens >= before.tokens) {
-    rates.push(((load.generation_tokens - before.tokens) * 1000) / (now - before.at));
-    if (rates.length > 120) rates.shift();
-    find("rate").textContent = rates.at(-1).toFixed(1);
-    draw();
-  }
-  before = { tokens: load.generation_tokens, at: now };
-  find("model").textContent = `${load.model} · ${load.ready ? "ready" : "not ready"}`;
-  find("key-row").hidden = !load.needs_key;
-  find("running").textContent = load.running;
-  find("waiting").textContent = load.waiting;
-  find("kv-meter").value = load.kv_usage;
-  find("kv").textContent = `${(load.kv_usage * 100).toFixed(1)} %`;
-  find("hits").textContent = load.prefix_queries ? `${((100 * load.prefix_hits) / load.prefix_queries).toFixed(0)} %` : "–";
-  find("preemptions").textContent = load.preemptions;
-  find("tokens").textContent = load.generation_tokens;
-  tell(load.last_steps);
-}
-
-async function watch() {
-  try {
-    await look();
-  } catch {
-    find("model").textContent = "the server does not answer";
-  }
-  setTimeout(watch, document.hidden ? 5000 : 1000);
-}
-
-watch();
 find("said").focus();
