@@ -262,6 +262,7 @@ def test_a_stream_keeps_no_logprobs(tiny: Running, monkeypatch: pytest.MonkeyPat
         kept.append(sum(len(choice.logprobs or ()) for output in self.outputs for choice in output.outputs))
         close(self)
 
+    until(lambda: tiny.host.num_open == 0, "an earlier request stays open")
     monkeypatch.setattr(HostedGeneration, "close", seen)
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "ignore_eos": True, "logprobs": True}
     tiny.post(CHAT, body)
