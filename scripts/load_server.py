@@ -3,10 +3,12 @@
 Not part of CI. Starts ``headrace serve`` with what is given after ``--`` and keeps ``--streams`` clients on it for
 ``--seconds``. Well-behaved clients must get every token of every answer; nonsense must be refused as 4xx. At the end no
 sequence may be open, every KV block must be back, and memory must not have grown since the middle of the run. (The KV
-pool takes its pages as it is first used: choose one that fills early.) An answer may take ``--deadline`` seconds; on a
-machine that others use too, compare ``cpu_share`` (processors that the server got, on average) and ``silence_s`` (the
-longest time in which no client at all got a token) before blaming the server. Prints one JSON object; exits with 1
-when something is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
+pool takes its pages as it is first used: choose one that fills early.) Then, with nobody else there, clients leave in
+the middle of an answer, streamed or not: ``freed_s`` is the longest time until all they held was back. An answer may
+take ``--deadline`` seconds; on a machine that others use too, compare ``cpu_share`` (processors that the server got, on
+average) and ``silence_s`` (the longest time in which no client at all got a token) before blaming the server. Prints
+one JSON object; exits with 1 when something is wrong.
+Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from headrace.lab.bench.load.client import Target, ask
 from local_server import local_server
 
 SETTLE_S = 60.0
+LEAVERS = 10  # whose leaving is timed
 SLACK_BYTES = 96 << 20  # buffers of connections and caches that fill once
 BAD = [
     b"{",
@@ -64,9 +67,9 @@ def request_bytes(port: int, body: bytes) -> bytes:
     return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
 
 
-def stream_body(rng: random.Random, tokens: int) -> bytes:
+def text_body(rng: random.Random, tokens: int, stream: bool = True) -> bytes:
     prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
-    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
+    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": stream, "ignore_eos": True}).encode()
 
 
 async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
@@ -83,7 +86,7 @@ async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
 
 async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noqa: ARG001  # a kind of client
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    raw = request_bytes(port, stream_body(rng, 2000))
+    raw = request_bytes(port, text_body(rng, 2000))
     writer.write(raw[: rng.randrange(1, len(raw))] if rng.random() < 0.2 else raw)
     await writer.drain()
     await asyncio.sleep(rng.random() * 2)
@@ -92,7 +95,7 @@ async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noq
 
 async def dawdling(port: int, rng: random.Random, tally: Tally) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-    writer.write(request_bytes(port, stream_body(rng, 64)))
+    writer.write(request_bytes(port, text_body(rng, 64)))
     await writer.drain()
     told = b""
     while piece := await reader.read(64):
@@ -168,17 +171,40 @@ async def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-async def settled(port: int, blocks: float) -> dict[str, float]:
+async def held_now(port: int, blocks: float) -> dict[str, float]:
+    """What is held beyond so many KV blocks."""
+    seen = await metrics(port)
+    held = {name: seen[f"headrace_{name}"] for name in ("open_sequences", "requests_running", "requests_waiting")}
+    return {**held, "kv_blocks": max(0.0, seen["headrace_kv_cache_used_blocks"] - blocks)}
+
+
+async def settled(port: int, blocks: float, look_s: float = 0.2) -> dict[str, float]:
     """What is still held once nobody asks for anything any more; waits for zero, but not for ever."""
     held, end = dict[str, float](), time.monotonic() + SETTLE_S
     while time.monotonic() < end:
-        seen = await metrics(port)
-        held = {name: seen[f"headrace_{name}"] for name in ("open_sequences", "requests_running", "requests_waiting")}
-        held["kv_blocks"] = max(0.0, seen["headrace_kv_cache_used_blocks"] - blocks)
+        held = await held_now(port, blocks)
         if not any(held.values()):
             break
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(look_s)
     return held
+
+
+async def leaving(port: int, blocks: float) -> float:
+    """Seconds until all is back that a client held who left in the middle of its answer: the longest of some. The
+    engine tells its numbers ten times a second, so a tenth of it may be the looking."""
+    longest, rng = 0.0, random.Random(1)
+    for i in range(LEAVERS):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes(port, text_body(rng, 2000, stream=i % 2 == 0)))
+        await writer.drain()
+        async with asyncio.timeout(SETTLE_S):
+            while (await held_now(port, blocks))["kv_blocks"] == 0:
+                await asyncio.sleep(0.01)
+        began = time.monotonic()
+        writer.transport.abort()
+        await settled(port, blocks, look_s=0.01)
+        longest = max(longest, time.monotonic() - began)
+    return longest
 
 
 def cpu_s(pid: int) -> float:
@@ -208,6 +234,7 @@ async def run(port: int, pid: int, streams: int, seconds: float, deadline_s: flo
         tally.wrong["memory grows"] += 1
     told = {"done": dict(tally.done), "wrong": dict(tally.wrong), "held": held}
     told |= {"longest_answer_s": tally.longest_s, "silence_s": tally.silence_s, "cpu_share": share}
+    told |= {"freed_s": None if any(held.values()) else await leaving(port, blocks)}
     return told | {"memory_bytes": {"middle": early, "end": late, "last": memory[-1]}}
 
 

@@ -46,14 +46,14 @@ def test_each_kind_of_constraint_shapes_its_own_text_of_a_batch(llm: LLM) -> Non
     assert chosen in colours
 
 
-@pytest.mark.parametrize(
-    ("wanted", "words"),
-    [
-        ({"regex": "("}, "structured_outputs"),
-        ({"grammar": "root ::= lost"}, "lost"),
-        ({"json": {"type": "robot"}}, "robot"),
-    ],
-)
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"regex": "("}, "structured_outputs"),
+    ({"grammar": "root ::= lost"}, "lost"),
+    ({"json": {"type": "robot"}}, "robot"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "words"), BAD)
 def test_what_cannot_be_compiled_is_an_error_of_its_own_request(llm: LLM, wanted: dict[str, Any], words: str) -> None:
     plain = SamplingParams(temperature=0, max_tokens=2)
     bad, fine = (output.outputs[0] for output in llm.generate(["x", "x"], [params(**wanted), plain]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -77,7 +76,7 @@ class HostedGeneration(Generation):
             self._visit.fail(error)
 
     def tokens_came(self, index: int, num_tokens: int) -> None:
-        self._first_ns = self._first_ns or time.time_ns()
+        self._first_ns = self._first_ns or self._arrival.now_ns()
         if self._visit is not None:
             self._visit.generated(index, num_tokens)
 
@@ -109,7 +108,7 @@ class HostedGeneration(Generation):
             None if arrival.tenant is None else arrival.tenant.name,
             arrival.at_ns,
             self._first_ns,
-            time.time_ns(),
+            arrival.now_ns(),
             usage.prompt_tokens,
             usage.cached_tokens,
             usage.completion_tokens,

@@ -36,7 +36,7 @@ class RequestLog:
         if scope["type"] != "http" or not scope["path"].startswith(GUARDED):
             await self._app(scope, receive, send)
             return
-        state, started_ns, status = scope.setdefault("state", {}), time.time_ns(), None
+        state, began, status = scope.setdefault("state", {}), (time.time(), time.monotonic()), None
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -51,20 +51,23 @@ class RequestLog:
             state.setdefault("error", "internal_error")
             raise
         finally:
-            log.info(json.dumps(self._line(scope, started_ns, status)))
+            log.info(json.dumps(self._line(scope, *began, status)))
 
-    def _line(self, scope: Scope, started_ns: int, status: int | None) -> dict[str, Any]:
-        """Times as seconds. ``status`` None: the client was gone before its answer began."""
+    def _line(self, scope: Scope, at_s: float, began_s: float, status: int | None) -> dict[str, Any]:
+        """Times as seconds, ``at_s`` since 1970 and ``began_s`` by a clock that nobody sets.
+
+        ``status`` None: the client was gone before its answer began.
+        """
         state = scope["state"]
         tenant, generation = state.get("tenant"), state.get("generation")
         finished: Finished | None = None if generation is None else generation.told
         told = {} if finished is None else _told(finished)
         error = state.get("error") or told.get("error")
         return {
-            "time": started_ns / 1e9,
+            "time": at_s,
             "route": self._route(scope),
             "status": status,
-            "seconds": round((time.time_ns() - started_ns) / 1e9, 6),
+            "seconds": round(time.monotonic() - began_s, 6),
             **told,
             "tenant": None if tenant is None else tenant.name,
             "error": "abort" if error is None and status is None else error,
