@@ -70,7 +70,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("rest", nargs="*", help="after --: options of headrace serve")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()  # options may stand behind what they are for
     failed = 0
     with tempfile.TemporaryDirectory() as folder, local_server(["--model", given.model, *given.rest]) as server:
         write_vocabulary(given.model, Path(folder))

@@ -6,12 +6,15 @@ Not part of CI. In an environment of its own: ``pip install openai anthropic``, 
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Literal
 
 import anthropic
 import openai
+import pydantic
 
 CHECKS: list[Callable[[str], str]] = []
 
@@ -80,7 +83,69 @@ def openai_responses(url: str) -> str:
     return repr(text)
 
 
-SCHEMA = {"type": "object", "properties": {"city": {"enum": ["Bern", "Rome"]}}, "required": ["city"]}
+class Place(pydantic.BaseModel):
+    """What SCHEMA describes, as programs write it."""
+
+    city: Literal["Bern", "Rome"]
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Bern", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def city_of(text: str) -> str:
+    """The city of an answer that must have the form of SCHEMA."""
+    value = json.loads(text)
+    assert value in ({"city": "Bern"}, {"city": "Rome"}), value
+    return str(value)
+
+
+@check
+def openai_schema(url: str) -> str:
+    wanted = {"model": served(url), "messages": SAID, "max_tokens": 300}
+    formatted = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": SCHEMA}}
+    answer = oai(url).chat.completions.create(**wanted, response_format=formatted)
+    with oai(url).chat.completions.stream(**wanted, response_format=formatted) as stream:
+        city_of(stream.get_final_completion().choices[0].message.content)
+    return city_of(answer.choices[0].message.content)
+
+
+@check
+def openai_parse(url: str) -> str:
+    answer = oai(url).chat.completions.parse(model=served(url), messages=SAID, max_tokens=300, response_format=Place)
+    place = answer.choices[0].message.parsed
+    assert isinstance(place, Place)
+    return repr(place)
+
+
+@check
+def openai_responses_schema(url: str) -> str:
+    wanted = {"model": served(url), "input": "Say hello.", "max_output_tokens": 300}
+    formatted = {"format": {"type": "json_schema", "name": "place", "strict": True, "schema": SCHEMA}}
+    city_of(oai(url).responses.create(**wanted, text=formatted).output_text)
+    return repr(oai(url).responses.parse(**wanted, text_format=Place).output_parsed.city)
+
+
+@check
+def openai_responses_logprobs(url: str) -> str:
+    wanted = {"model": served(url), "input": "Say hello.", "max_output_tokens": 8, "temperature": 0}
+    rows = oai(url).responses.create(**wanted, top_logprobs=2, include=["message.output_text.logprobs"])
+    first = rows.output[0].content[0].logprobs[0]
+    assert len(first.top_logprobs) == 2
+    return repr(first.token)
+
+
+@check
+def anthropic_schema(url: str) -> str:
+    wanted = {"model": served(url), "messages": SAID, "max_tokens": 300}
+    answer = claude(url).messages.create(**wanted, output_config={"format": {"type": "json_schema", "schema": SCHEMA}})
+    parsed = claude(url).messages.parse(**wanted, output_format=Place).parsed_output
+    assert isinstance(parsed, Place)
+    return city_of(answer.content[0].text)
 
 
 @check

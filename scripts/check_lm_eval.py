@@ -75,7 +75,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--model", default="smollm2-135m-instruct")
     parser.add_argument("rest", nargs="*", help="after --: options of headrace serve")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()  # options may stand behind what they are for
     rows = [json.loads(line) for line in given.data.read_text("utf-8").splitlines()[: given.count + 1]]
     with tempfile.TemporaryDirectory() as name:
         write_task(Path(name), rows, len(rows) - 1)

@@ -58,8 +58,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 command, stdout=file, stderr=file, start_new_session=True, env={**os.environ, **recipe.variables}
             )
-        counts_ids = recipe.name.startswith("headrace")
-        self.target = Target(f"http://127.0.0.1:{port}", recipe.model, counts_ids=counts_ids, extra=recipe.extra)
+        self.target = Target(f"http://127.0.0.1:{port}", recipe.model, extra=recipe.extra)
         self._await(log)
 
     def _await(self, log: Path) -> None:

@@ -75,7 +75,7 @@ def text_body(rng: random.Random, tokens: int, stream: bool = True) -> bytes:
 async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
     tokens = rng.randrange(4, 48)
     prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
-    outcome = await ask(Target(f"http://127.0.0.1:{port}", counts_ids=True), prompt, tokens)
+    outcome = await ask(Target(f"http://127.0.0.1:{port}", extra={"return_token_ids": True}), prompt, tokens)
     tally.hear(outcome.times)
     tally.longest_s = max(tally.longest_s, outcome.ended_s - outcome.sent_s)
     if outcome.error is not None:

@@ -241,10 +241,12 @@ def test_loads() -> None:
 
 
 def test_a_total_adds_numbers_and_kinds() -> None:
+    busy = [OverlapStats(busy_counts=[2, 0]), OverlapStats(busy_counts=[3])]
     parts = [
-        EngineStats(steps=2, votes={"prompt": 1}, size_counts=[1, 1], overlap=OverlapStats(busy_counts=[2, 0])),
-        EngineStats(steps=3, votes={"prompt": 2, "idle": 5}, size_counts=[0, 3], overlap=OverlapStats(busy_counts=[3])),
+        EngineStats(steps=2, votes={"prompt": 1}, size_counts=[1, 1], accepted_at=[4, 1], overlap=busy[0]),
+        EngineStats(steps=3, votes={"prompt": 2, "idle": 5}, size_counts=[0, 3], accepted_at=[2], overlap=busy[1]),
     ]
     total = total_stats(parts)
     assert (total.steps, total.votes) == (5, {"prompt": 3, "idle": 5})
     assert (total.size_counts, total.overlap.busy_counts) == ([1, 4], [5, 0])
+    assert total.accepted_at == [6, 1]

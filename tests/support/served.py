@@ -35,10 +35,12 @@ LONG_STEP_S = 2 * DEADLINE_S / LONG
 MODEL = "tiny"
 
 
-def text_tokenizer(folder: Path, **settings: Any) -> Tokenizer:
-    """One id per byte and the control tokens of ``cli_models``; ``settings`` go into tokenizer_config.json."""
+def text_tokenizer(folder: Path, merges: Sequence[tuple[str, str]] = (), **settings: Any) -> Tokenizer:
+    """One id per byte and merge, and the control tokens of ``cli_models``.
+
+    ``settings`` go into tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    cli_models.byte_tokenizer().save(str(folder / "tokenizer.json"))
+    cli_models.byte_tokenizer(merges).save(str(folder / "tokenizer.json"))
     known = {"eos_token": "<|end|>", "chat_template": cli_models.TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(known | settings))
     return load_tokenizer(folder)
@@ -164,6 +166,7 @@ def scripted_llm(
     limits = {"num_blocks": 4000, "block_size": 16, "token_budget": 512, "max_model_len": 20_000} | core
     engine = Engine(Scheduler(**limits), ScriptedWorker(script, fail_steps), grammars=grammars)
     facts = {"vocab_size": script.tokenizer.vocab_size, "max_model_len": limits["max_model_len"]}
+    facts |= {"step_cost": {"token": 100, "attended": 10, "sampled": 1}}
     return AsyncLLM.over(SpyClient(engine), script.tokenizer, facts)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.contract.picture import Eyes
 from headrace.models.context import HasEyes, Model
 from headrace.worker.memory import PoolSize
@@ -20,6 +22,9 @@ def eyes_of(model: Model) -> Eyes | None:
 
 def facts_of_parts(parts: Parts, pool: PoolSize, max_model_len: int) -> dict[str, Any]:
     """Of engines that are built from these parts."""
-    facts = {"vocab_size": parts.model.vocab_size, "max_model_len": max_model_len, "model_name": parts.source.name}
+    name, size = parts.source.name, parts.model.vocab_size
+    facts: dict[str, Any] = {"vocab_size": size, "max_model_len": max_model_len, "model_name": name}
+    if (cost := getattr(parts.model, "step_cost", None)) is not None:
+        facts["step_cost"] = msgspec.to_builtins(cost)
     eyes = eyes_of(parts.model)
     return facts | {"pool": asdict(pool), "eyes": None if eyes is None else asdict(eyes)}

@@ -13,7 +13,14 @@ from .bench_delivery import BenchFlags, report
 from .flags import flagged
 
 Milliseconds = Annotated[float | None, typer.Option(min=0.001, help="Limit in ms that a good request keeps.")]
-Rate = Annotated[float | None, typer.Option(min=0.001, max=1e5, help="Requests a second, at Poisson times.")]
+Rate = Annotated[
+    float | None,
+    typer.Option("--rate", "--request-rate", min=0.001, max=1e5, help="Requests a second, at drawn times."),
+]
+Burstiness = Annotated[
+    float | None,
+    typer.Option(min=0.001, help="With --rate: 1 [default] draws Poisson times, less sends in bursts, more evenly."),
+]
 Concurrency = Annotated[
     int | None,
     typer.Option(
@@ -37,6 +44,7 @@ def bench_serve_command(
     length: Annotated[int, typer.Option(min=1, help="Tokens of each drawn prompt.")] = 128,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate; of a trace, at most.")] = 64,
     rate: Rate = None,
+    burstiness: Burstiness = None,
     concurrency: Concurrency = None,
     trace: TraceFile = None,
     speed: Speed = 1.0,
@@ -56,11 +64,13 @@ def bench_serve_command(
 
     if trace is not None and rate is not None:
         raise ConfigError("rate", "contradicts a trace, which says itself when to send; see --speed")
+    if burstiness is not None and rate is None:
+        raise ConfigError("burstiness", "is of the times that are drawn with --rate")
     load: Synthetic | Trace
     if trace is not None:
         load = Trace(trace, requests, speed, max_length, tokens, max_id, seed)
     else:
-        load = Synthetic(requests, length, tokens, rate, max_id, seed)
+        load = Synthetic(requests, length, tokens, rate, max_id, seed, burstiness or 1.0)
         concurrency = concurrency or (None if rate else 8)
     slo = Slo(*(None if limit is None else limit / 1000 for limit in (slo_ttft, slo_tpot, slo_e2e)))
     target = Target(url.rstrip("/"), model, key, timeout)

@@ -60,7 +60,9 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
     ``prefix_queries`` and ``prefix_hits`` count tokens. ``graph_steps`` counts steps by the mode they ran in,
     ``kv_store`` what happened between the engine and its store, by name (all counts).
-    ``accepted_drafts`` counts drafts that were emitted; ``speculating`` is false where speculation is off or paused.
+    ``accepted_drafts`` counts drafts that were emitted, ``accepted_at`` by their place among a sequence's, and
+    ``drafted_sequences`` the sequences of steps that had any; ``speculating`` is false where speculation is off or
+    paused.
     ``votes`` counts a voted group's decisions by what came of them, ``vote_wait_s`` is the time spent on them.
     ``attended`` counts pairs of a computed token and a position it may look at. ``prefill_steps``, ``mixed_steps``:
     steps of prompts only, and of prompts and decoding together; ``company_steps``: with nothing in them, because other
@@ -95,6 +97,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     token_budget_left: int = 0
     verified_drafts: int = 0
     accepted_drafts: int = 0
+    drafted_sequences: int = 0
+    accepted_at: list[int] = []
     speculating: bool = False
     graph_steps: dict[str, int] = {}
     overlap: OverlapStats = OverlapStats()
@@ -114,10 +118,10 @@ def total_stats(parts: Sequence[EngineStats]) -> EngineStats:
     numbers: dict[str, Any] = {name: sum(getattr(part, name) for part in parts) for name in _NUMBERS}
     numbers["speculating"] = any(part.speculating for part in parts)
     kinds: dict[str, Any] = {name: _added([getattr(part, name) for part in parts]) for name in _KINDS}
-    sizes = _added_up([part.size_counts for part in parts])
+    tables: dict[str, Any] = {name: _added_up([getattr(part, name) for part in parts]) for name in _TABLES}
     last = parts[0].last_steps if parts else []
     overlap, experts = _overlap([part.overlap for part in parts]), _experts([part.experts for part in parts])
-    return EngineStats(**numbers, **kinds, size_counts=sizes, last_steps=last, overlap=overlap, experts=experts)
+    return EngineStats(**numbers, **kinds, **tables, last_steps=last, overlap=overlap, experts=experts)
 
 
 def _experts(parts: Sequence[ExpertLoad]) -> ExpertLoad:
@@ -144,21 +148,45 @@ def _added(tables: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(table.get(name, 0) for table in tables) for name in names}
 
 
-_APART = ("overlap", "size_counts", "last_steps", "experts")
+_TABLES = ("size_counts", "accepted_at")
+_APART = ("overlap", "last_steps", "experts", *_TABLES)
 _KINDS = tuple(f.name for f in msgspec.structs.fields(EngineStats) if f.default_factory is dict)
 _NUMBERS = tuple(name for name in EngineStats.__struct_fields__ if name not in (*_KINDS, *_APART))
 
 
+def counts_only(stats: EngineStats) -> EngineStats:
+    """What stays true of an engine that is gone: its counts. Gauges are those of an engine that does nothing."""
+    gauges: dict[str, Any] = {name: getattr(_NOTHING, name) for name in _GAUGES}
+    overlap = msgspec.structs.replace(stats.overlap, last_bubble_ns=0)
+    return msgspec.structs.replace(
+        stats, **gauges, overlap=overlap, experts=msgspec.structs.replace(stats.experts, balance=0.0)
+    )
+
+
+_NOTHING = EngineStats()
+_GAUGES = ("running", "waiting", "num_blocks", "used_blocks", "token_budget_left", "speculating", "last_steps")
+
+
+class BoundedPairs(msgspec.Struct, frozen=True):
+    """Of the pairs that ``attended`` counts at most ``most`` of each token's, as in a window, each with so many
+    ``operations``."""
+
+    most: int
+    operations: int
+
+
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
     """Floating-point operations of a forward pass, a multiply-add counting two: per token computed, per pair that
-    ``attended`` counts (windows left out: an upper bound there), per token drawn."""
+    ``attended`` counts, per token drawn; and ``bounded``: pairs that a long context makes no more of."""
 
     token: int
     attended: int
     sampled: int
+    bounded: list[BoundedPairs] = []
 
     def of(self, stats: EngineStats) -> int:
-        """Operations since the engine's start."""
-        return (
-            stats.scheduled_tokens * self.token + stats.attended * self.attended + stats.sampled_tokens * self.sampled
-        )
+        """Operations since the engine's start. Of bounded pairs an upper bound: who has few is not told from who has
+        many."""
+        tokens, pairs = stats.scheduled_tokens, stats.attended
+        within = sum(min(pairs, tokens * one.most) * one.operations for one in self.bounded)
+        return tokens * self.token + pairs * self.attended + within + stats.sampled_tokens * self.sampled

@@ -118,7 +118,7 @@ class Drafting:
         if report is None:
             return
         emitted = np.diff(commit.offsets)
-        counts.speculated(int(report.verified.sum()), int(np.minimum(report.accepted, emitted).sum()))
+        counts.speculated(report.verified, np.minimum(report.accepted, emitted))
         for seq_id, confidences in report.confidences.items():
             core.set_confidences(seq_id, confidences)
             if observer:

@@ -26,6 +26,7 @@ from .messages import Builder
 from .process import ProcessClient
 from .profiling import profile_each
 from .starting import Flag, start_together
+from .succession import Succession
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class ProcessPair:
         self._reviver: threading.Thread | None = None
         self.on_close: Callable[[], None] = lambda: None
         self._started = False
+        self._prompts = Succession()
         self._prompt, self._completion = start_together([partial(self._start, which) for which in range(2)], give_up)
         self._started = True
         self.infos = self._prompt.info, self._completion.info
@@ -225,8 +227,9 @@ class ProcessPair:
 
     @property
     def rank_stats(self) -> list[EngineStats]:
-        """The prompt engine's and the completion engine's."""
-        return [engine.stats for engine in self._engines] if self.alive else []
+        """The prompt engine's, with the counts of those before it, and the completion engine's."""
+        prompt, completion = self._engines
+        return [self._prompts.stats(prompt), completion.stats] if self.alive else []
 
     @property
     def pids(self) -> tuple[int | None, int | None]:

@@ -6,8 +6,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from headrace._core import Scheduler
-from headrace.contract.plan import StepPlan
+from headrace.contract.plan import IntArray, StepPlan
 from headrace.contract.stats import EngineStats, ExpertLoad
 from headrace.obs.metrics import STEP_TOKENS
 
@@ -46,6 +48,8 @@ class StepCounts:
         self.last = LastSteps()
         self.verified_drafts = 0
         self.accepted_drafts = 0
+        self.drafted_sequences = 0
+        self._by_accepted = np.zeros(1, np.int64)  # slices by how many of their drafts were emitted
         self.speculating = False
         self.prefill_steps = 0
         self.mixed_steps = 0
@@ -80,12 +84,17 @@ class StepCounts:
         self.gone_tokens += commit.gone_tokens
         self.dropped_tokens += commit.dropped_tokens
 
-    def speculated(self, verified: int, accepted: int) -> None:
-        """A step's drafts are back; ``accepted`` of them were emitted."""
-        self.scheduled_tokens += verified
-        self.decode_tokens += verified
-        self.verified_drafts += verified
-        self.accepted_drafts += accepted
+    def speculated(self, verified: IntArray, accepted: IntArray) -> None:
+        """A step's drafts are back: of each slice (S,) how many were verified, and how many of them were emitted."""
+        total = int(verified.sum())
+        self.scheduled_tokens += total
+        self.decode_tokens += total
+        self.verified_drafts += total
+        self.accepted_drafts += int(accepted.sum())
+        self.drafted_sequences += int((verified > 0).sum())
+        more = np.bincount(accepted, minlength=len(self._by_accepted))
+        more[: len(self._by_accepted)] += self._by_accepted
+        self._by_accepted = more
 
     def snapshot(self) -> EngineStats:
         core = self._core
@@ -115,6 +124,8 @@ class StepCounts:
             token_budget_left=self.token_budget_left,
             verified_drafts=self.verified_drafts,
             accepted_drafts=self.accepted_drafts,
+            drafted_sequences=self.drafted_sequences,
+            accepted_at=self._by_accepted[:0:-1].cumsum()[::-1].tolist(),  # whoever has k had those before it
             speculating=self.speculating,
             graph_steps=self._graph_steps(),
             overlap=self.overlap.snapshot(),

@@ -5,8 +5,9 @@ Bounded in names: the oldest are forgotten, which costs a recompute. Holds no va
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .backend import Name
 
@@ -17,12 +18,15 @@ MOST_HOLDERS = 4  # of one value, the latest
 class Directory:
     """Used by one thread."""
 
-    def __init__(self, most_names: int = MOST_NAMES) -> None:
+    def __init__(self, most_names: int = MOST_NAMES, clock: Callable[[], float] = time.monotonic) -> None:
         self._most_names = most_names
+        self._clock = clock
+        self._heard_s: float | None = None
         self._holders: OrderedDict[Name, tuple[str, ...]] = OrderedDict()
 
     def announce(self, address: str, names: Sequence[Name]) -> None:
         """The engine that listens at ``address`` holds these."""
+        self._heard_s = self._clock()
         for name in names:
             others = [other for other in self._holders.pop(name, ()) if other != address]
             self._holders[name] = (address, *others[: MOST_HOLDERS - 1])
@@ -35,12 +39,18 @@ class Directory:
 
     def withdraw(self, address: str) -> None:
         """The engine at ``address`` is gone, or does not answer."""
+        self._heard_s = self._clock()
         for name in [name for name, holders in self._holders.items() if address in holders]:
             left = tuple(other for other in self._holders[name] if other != address)
             if left:
                 self._holders[name] = left
             else:
                 del self._holders[name]
+
+    @property
+    def age_s(self) -> float | None:
+        """Since an engine last said something; None: none ever did."""
+        return None if self._heard_s is None else self._clock() - self._heard_s
 
     def __len__(self) -> int:
         return len(self._holders)

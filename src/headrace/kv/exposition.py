@@ -12,7 +12,10 @@ from headrace.contract.errors import StoreError
 HOST = "127.0.0.1"
 PREFIX = "headrace_kvstore_"
 GAUGES = frozenset(
-    {"capacity_bytes", "file_bytes", "value_bytes", "values", "segments", "tenants", "name_spaces", "leases"}
+    (
+        *("capacity_bytes", "file_bytes", "value_bytes", "values", "segments", "tenants", "name_spaces", "leases"),
+        *("held_by_engines", "directory_age_seconds"),
+    )
 )
 
 Facts = Callable[[], Mapping[str, int | float | str]]

@@ -25,12 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TierCounts:
-    """Values of windows: read from this memory, from another engine's, kept here; and lost between look-up and read."""
+    """Values of windows: read from this memory, from another engine's, kept here; and lost between look-up and read.
+    ``window_lookups``: of prompts with blocks that were found; ``window_hits``: those with their windows as well."""
 
     host_hits: int = 0
     host_pulled: int = 0
     host_kept: int = 0
     host_lost: int = 0
+    window_lookups: int = 0
+    window_hits: int = 0
 
 
 class HostTier:
@@ -52,7 +55,9 @@ class HostTier:
         return self._store.fast_lookups
 
     def counts(self) -> dict[str, int]:
-        return asdict(self.tally)
+        told = self.neighbours
+        directory = {} if told is None else {"directory_told": told.num_told, "directory_held": told.num_held}
+        return asdict(self.tally) | directory
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -64,6 +69,7 @@ class HostTier:
         asked = self._stores_windows or not windows
         alone = self._store.match(keys, specs, again) if asked else StoreMatch(0)
         if alone.grains == len(keys) or not windows:
+            self._count(alone.grains, alone.grains, windows, again)
             return alone
         others = [spec for spec in specs if spec.match is Match.ALL]
         blocks = self._store.match(keys, others, again or asked) if others else StoreMatch(len(keys))
@@ -73,11 +79,17 @@ class HostTier:
             return kind is RecordKind.BLOCK or (keys[grain], int(kind)) in held
 
         end = usable_grains(specs, blocks.grains, has)
+        self._count(blocks.grains, max(end, alone.grains), windows, again)
         if end > alone.grains:
             self._store.release(alone.lease)
             return replace(blocks, grains=end, windows_elsewhere=True)
         self._store.release(blocks.lease)
         return alone
+
+    def _count(self, blocks: int, usable: int, windows: Sequence[RecordSpec], again: bool) -> None:
+        if windows and blocks and not again:
+            self.tally.window_lookups += 1
+            self.tally.window_hits += usable >= blocks
 
     def _in_memories(self, keys: Sequence[bytes], windows: Sequence[RecordSpec]) -> set[Name]:
         names = [(key, int(spec.kind)) for key in keys for spec in windows]

@@ -55,6 +55,7 @@ class MemoryServer(Service):
 class Neighbours:
     """``directory``: a store server's address; ``listen``: where this engine's memory is served, 0 or * any port.
 
+    ``num_told``: values that the directory said an engine holds and that were asked of it; ``num_held``: those it had.
     ``timeout_s`` is for the directory's answers, ``engine_timeout_s`` for other engines'. Thread-safe. Raises
     StoreError where ``listen`` cannot be listened on.
     """
@@ -76,6 +77,7 @@ class Neighbours:
         self._engines: OrderedDict[str, RemoteStore] = OrderedDict()
         self._seen: OrderedDict[Name, str] = OrderedDict()
         self._lock, self._closed = threading.Lock(), False
+        self.num_told = self.num_held = 0
         self._thread = threading.Thread(target=self._server.run, name="headrace-kv-memory", daemon=True)
         self._thread.start()
 
@@ -107,6 +109,8 @@ class Neighbours:
             self._directory.withdraw(address)
         there = [name for name, here in zip(names, held) if here]
         with self._lock:
+            self.num_told += len(names)
+            self.num_held += len(there)
             self._seen |= dict.fromkeys(there, address)
             while len(self._seen) > MOST_SEEN:
                 self._seen.popitem(last=False)

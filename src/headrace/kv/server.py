@@ -56,7 +56,7 @@ class StoreServer(Service):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(listen, secret)
-        self._store, self._directory = store, Directory()
+        self._store, self._directory = store, Directory(clock=clock)
         self._leases = Leases(clock, int(LEASED_SHARE * store.capacity_bytes))
         store.pinned = self._leases.pinned
 
@@ -149,7 +149,10 @@ class StoreServer(Service):
     def facts(self) -> dict[str, int | float | str]:
         """The store's facts and this server's counts (``requests_...``)."""
         counts = {f"requests_{name}": count for name, count in sorted(self._counts.items())}
-        return {**self._store.stat(), "leases": len(self._leases), "held_by_engines": len(self._directory), **counts}
+        age_s = self._directory.age_s
+        heard = {} if age_s is None else {"directory_age_seconds": age_s}
+        held = {"leases": len(self._leases), "held_by_engines": len(self._directory)}
+        return {**self._store.stat(), **held, **heard, **counts}
 
 
 def _usable(request: Check, held: dict[tuple[bytes, int], bool]) -> int:

@@ -14,11 +14,13 @@ from .metrics import TABLE, Histogram, Kind, Metric, Metrics
 
 PREFIX = "headrace_"
 ALIAS_PREFIX = "vllm:"
+ALIAS_LABELS = ("model_name", "engine")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Exporter:
-    """``aliases``: also vLLM's names, with the label ``model_name``, so that dashboards made for them light up."""
+    """``aliases``: also vLLM's names, with the labels ``model_name`` and ``engine``, so that dashboards made for them
+    light up. All ranks of a group are engine 0: what differs between them is in the rows by rank."""
 
     def __init__(self, metrics: Metrics, model_name: str, aliases: bool = False) -> None:
         self._metrics = metrics
@@ -36,7 +38,7 @@ class Exporter:
             yield self._family(metric, PREFIX + metric.name, (), ())
         for metric in TABLE if self._aliases else ():
             if metric.alias is not None:
-                yield self._family(metric, ALIAS_PREFIX + metric.alias, ("model_name",), (self._model_name,))
+                yield self._family(metric, ALIAS_PREFIX + metric.alias, ALIAS_LABELS, (self._model_name, "0"))
 
     def _family(self, metric: Metric, name: str, extra: tuple[str, ...], fixed: tuple[str, ...]) -> Any:
         labels = [*extra, *metric.labels]

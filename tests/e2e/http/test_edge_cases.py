@@ -22,6 +22,11 @@ def texts(events: list[dict[str, Any]], index: int = 0) -> str:
     return out
 
 
+def asked(route: str, said: str, **fields: Any) -> dict[str, Any]:
+    """A body for either route."""
+    return fields | ({"prompt": said} if route == TEXT else {"messages": [{"role": "user", "content": said}]})
+
+
 def finish_of(events: list[dict[str, Any]]) -> list[str]:
     return [c["finish_reason"] for e in events for c in e["choices"] if c["finish_reason"]]
 
@@ -39,7 +44,12 @@ def refusal(response: httpx.Response, param: str | None = None, status: int = 40
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_s2_a_stop_string_over_several_tokens_never_shows(scripted: Running, stream: bool) -> None:
+@pytest.mark.parametrize("tokens", ["scripted", "pieced"])
+def test_s2_a_stop_string_over_several_tokens_never_shows(
+    request: pytest.FixtureRequest, tokens: str, stream: bool
+) -> None:
+    scripted: Running = request.getfixturevalue(tokens)
+
     def ask(prompt: str) -> tuple[str, str, Any]:
         body = {"prompt": prompt, "stop": ["DEFGHIJ"], "max_tokens": 50}
         if not stream:
@@ -159,14 +169,16 @@ def test_s20_echo_scores_the_prompt_without_generating(tiny: Running, stream: bo
     assert logprobs["text_offset"] == list(range(7))
 
 
-def test_s22_three_choices_streamed_equal_the_unstreamed(tiny: Running) -> None:
-    body = {"prompt": "Thrice", "n": 3, "seed": 11, "max_tokens": 20, "temperature": 1.0}
-    whole = tiny.post(TEXT, body).json()
-    events = tiny.stream(TEXT, {**body, "stream_options": {"include_usage": True}})
+@pytest.mark.parametrize("route", [CHAT, TEXT])
+def test_s22_three_choices_streamed_equal_the_unstreamed(tiny: Running, route: str) -> None:
+    body = asked(route, "Thrice", n=3, seed=11, max_tokens=20, temperature=1.0, ignore_eos=True)
+    whole = tiny.post(route, body).json()
+    events = tiny.stream(route, {**body, "stream_options": {"include_usage": True}})
     assert [c["index"] for c in whole["choices"]] == [0, 1, 2]
     assert {c["index"] for e in events for c in e["choices"]} == {0, 1, 2}
-    assert [texts(events, i) for i in range(3)] == [c["text"] for c in whole["choices"]]
-    assert len({c["text"] for c in whole["choices"]}) == 3
+    told = [c["text"] if route == TEXT else c["message"]["content"] for c in whole["choices"]]
+    assert [texts(events, i) for i in range(3)] == told
+    assert len(set(told)) == 3
     usages = [e["usage"] for e in events if e["usage"]]
     assert len(usages) == 1
     assert usages[0]["completion_tokens"] == whole["usage"]["completion_tokens"] == 60
@@ -185,7 +197,6 @@ TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"seed": 2**64}, "seed", "18446744073709551616"),
     ({"temperature": -1}, "temperature", "-1"),
     ({"top_p": 0}, "top_p", "0"),
-    ({"logprobs": 10**6}, "logprobs", "1000000"),
     ({"stop": [""]}, "stop", "non-empty"),
     ({"stop": ["a"] * 65}, "stop", "65"),
     ({"min_tokens": 9, "max_tokens": 5}, "min_tokens", "9"),
@@ -194,16 +205,30 @@ TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"nonsense": 1}, "nonsense", "unknown"),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"stream": True, "stream_options": {"surprise": 1}}, "stream_options.surprise", "unknown"),
+]
+TEXT_ONLY: list[tuple[dict[str, Any], str, str]] = [
+    ({"logprobs": 10**6}, "logprobs", "1000000"),
     ({"best_of": 3}, "best_of", "n (1)"),
     ({"suffix": "end"}, "suffix", "not served"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "param", "words"), TOO_MUCH, ids=lambda value: str(value)[:40])
+CHAT_ONLY: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_completion_tokens": 2**63}, "max_completion_tokens", "9223372036854775808"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens", "0"),
+    ({"logprobs": True, "top_logprobs": 10**6}, "top_logprobs", "1000000"),
+]
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "param", "words"),
+    [(TEXT, *row) for row in TOO_MUCH + TEXT_ONLY] + [(CHAT, *row) for row in TOO_MUCH + CHAT_ONLY],
+    ids=lambda value: str(value)[:40],
+)
 def test_s23_numbers_out_of_bounds_are_refused_with_the_true_numbers(
-    scripted: Running, fields: dict[str, Any], param: str, words: str
+    scripted: Running, route: str, fields: dict[str, Any], param: str, words: str
 ) -> None:
-    assert words in refusal(scripted.complete("x", **fields), param)
+    assert words in refusal(scripted.post(route, asked(route, "x", **fields)), param)
 
 
 def test_s23_a_prompt_longer_than_the_context_is_refused_with_both_lengths(scripted: Running) -> None:
@@ -215,8 +240,7 @@ def test_s23_a_prompt_longer_than_the_context_is_refused_with_both_lengths(scrip
 @pytest.mark.parametrize("route", [CHAT, TEXT])
 @pytest.mark.parametrize("wanted", [True, False, None])
 def test_s27_usage_comes_once_and_last_when_asked_for(scripted: Running, route: str, wanted: bool | None) -> None:
-    body: dict[str, Any] = {"max_tokens": 3}
-    body |= {"messages": [{"role": "user", "content": "x"}]} if route == CHAT else {"prompt": "x"}
+    body = asked(route, "x", max_tokens=3)
     if wanted is not None:
         body["stream_options"] = {"include_usage": wanted}
     events = scripted.stream(route, body)
@@ -281,8 +305,7 @@ def test_s30_exactly_one_bos(tmp_path: Any, said: str, template_writes: bool) ->
 
 @pytest.mark.parametrize("path", [CHAT, TEXT, "/v1/messages"])
 def test_one_request_cannot_make_work_for_all_choices_without_bound(scripted: Running, path: str) -> None:
-    asked = {"prompt": "x"} if path == TEXT else {"messages": [{"role": "user", "content": "x"}]}
-    stops = "stop_sequences" if path == "/v1/messages" else "stop"
-    refused = scripted.post(path, {**asked, "max_tokens": 1, stops: [f"{i}" + "a" * 5000 for i in range(60)]})
+    stops = {"stop_sequences" if path == "/v1/messages" else "stop": [f"{i}" + "a" * 5000 for i in range(60)]}
+    refused = scripted.post(path, asked(path, "x", max_tokens=1, **stops))
     assert refused.status_code == 400
     assert "characters of stop strings" in refused.text

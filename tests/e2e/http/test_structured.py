@@ -218,6 +218,41 @@ def test_chat_and_responses_take_formats_too(tiny: Running) -> None:
     assert response.json()["error"]["param"] == "text.format"
 
 
+def test_a_message_takes_a_format_too(tiny: Running) -> None:
+    config = {"format": {"type": "json_schema", "schema": SCHEMA}, "effort": "low"}
+    body = {"messages": [{"role": "user", "content": "x"}], "output_config": config, "max_tokens": 300, "top_k": 50}
+    answer = tiny.post("/v1/messages", body).json()
+    assert set(json.loads(answer["content"][0]["text"])) == {"name", "age"}
+    told = [json.loads(one) for one in tiny.raw_stream("/v1/messages", body)]
+    text = "".join(e["delta"]["text"] for e in told if e["type"] == "content_block_delta")
+    assert set(json.loads(text)) == {"name", "age"}
+    for schema in ({"type": "strin"}, None):
+        body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}
+        for stream in (False, True):
+            response = tiny.post("/v1/messages", {**body, "stream": stream})
+            assert response.status_code == 400
+            assert "output_config.format" in response.json()["error"]["message"]
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"structured_outputs": {}},
+    {"structured_outputs": {"json_object": False}},
+    {"structured_outputs": {"regex": "a", "choice": ["b"]}},
+    {"structured_outputs": {"json": "{"}},
+    {"structured_outputs": {"json": "[" * 50_000}},
+    {"structured_outputs": {"json": False}},
+]
+
+
+@pytest.mark.parametrize("fields", MALFORMED, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f"}}]])
+def test_malformed_wishes_are_refused_beside_tools_too(tiny: Running, fields: Any, tools: Any) -> None:
+    said = [{"role": "user", "content": "x"}]
+    for stream in (False, True):
+        response = tiny.post(CHAT, {"messages": said, "tools": tools, "stream": stream, "max_tokens": 5, **fields})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "structured_outputs")
+
+
 def test_preempted_structured_requests_replay_their_matchers(tmp_path: Any) -> None:
     """A pool too small for all of them: sequences are thrown out in the middle of their grammar and come back."""
     wanted = {"regex": "[0-9]{60}"}

@@ -160,8 +160,27 @@ def test_usage_is_counted_and_survives_a_restart(script: Script, tmp_path: Path)
 
 
 def test_tenants_are_seen_in_the_metrics(script: Script) -> None:
-    with serving(script, [tenant("a")]) as (server, _):
-        assert 'headrace_tenant_requests_waiting{tenant="a"} 0.0' in server.http.get("/metrics").text
+    clock = Clock()
+    tenants = [tenant("a"), tenant("b")]
+    with serving(held(script), tenants, slots=1, clock=clock) as (server, tenancy):
+        first, second = server.send_raw(CHAT, ENDLESS, "key-a"), server.send_raw(CHAT, ENDLESS, "key-b")
+        until(lambda: sum(map(tenancy.queue.waiting, "ab")) == 1, "nobody waits")
+        text = server.http.get("/metrics").text
+        assert "headrace_requests_queued 1.0" in text  # in the fair queue: the engine knows nothing of it
+        clock.now += 3.0
+        for bare in (first, second):
+            bare.close()
+        until(lambda: server.host.num_open == 0, "something is still open")
+        usage = ask(server, "a").json()["usage"]
+        text = server.http.get("/metrics").text
+        known = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("headrace_tenant_"))
+    assert known['headrace_tenant_requests_waiting{tenant="a"}'] == "0.0"
+    waited = {name: float(known[f'headrace_tenant_wait_seconds_total{{tenant="{name}"}}']) for name in "ab"}
+    assert sorted(waited.values()) == [0.0, 3.0]
+    turns = sum(float(known[f'headrace_tenant_turns_total{{tenant="{name}"}}']) for name in "ab")
+    assert turns in (2, 3)  # whoever waited may have had a turn just before it went
+    assert float(known['headrace_tenant_generation_tokens_total{tenant="a"}']) >= usage["completion_tokens"]
+    assert float(known['headrace_tenant_prompt_tokens_total{tenant="a"}']) >= usage["prompt_tokens"]
 
 
 def test_the_engine_takes_the_lesser_served_first(script: Script) -> None:

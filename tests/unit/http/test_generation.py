@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from headrace.api.http.generation import Generation
 from headrace.api.prompts import Prepared, Preparer
 from headrace.contract.request import Request, SamplingParams
@@ -84,3 +86,28 @@ def test_what_a_client_no_longer_takes_counts_all_the_same() -> None:
 def test_a_stream_forgets_logprobs_once_they_are_told() -> None:
     assert rows_of(keeps=False) == ([1, 2, 1, 0], 0)
     assert rows_of(keeps=True) == ([1, 2, 1, 0], 4)
+
+
+def test_times_between_tokens_are_those_between_steps() -> None:
+    """A step that brings three tokens is one gap, as vLLM has it; what belongs to a request is counted at its end."""
+
+    async def run() -> Metrics:
+        llm, client = pretended()
+        metrics = Metrics()
+        generation = Generation(llm, [prepared(n=2)], metrics)
+        generation.start()
+        for tokens, finish in (([11], None), ([12, 13, 14], None), ([15], "length")):
+            client.say(*tokens, finish=finish)
+            await generation.news(SILENCE_S)
+        return metrics
+
+    metrics = asyncio.run(run())
+    seen = {name: sum(histogram.counts) for name, histogram in metrics.histograms.items()}
+    assert seen["time_to_first_token_seconds"] == 2
+    assert seen["inter_token_latency_seconds"] == 2 * 2
+    assert seen["request_decode_seconds"] == seen["request_time_per_output_token_seconds"] == 2
+    sums = {name: histogram.sum for name, histogram in metrics.histograms.items()}
+    assert sums["request_decode_seconds"] == pytest.approx(sums["inter_token_latency_seconds"])
+    assert sums["request_time_per_output_token_seconds"] == pytest.approx(sums["request_decode_seconds"] / 4)
+    for name, value in (("most_generation_tokens", 5), ("choices", 2), ("max_tokens", 8)):
+        assert (seen[f"request_{name}"], sums[f"request_{name}"]) == (1, value)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from headrace.api.http.host import EngineHost
-from headrace.contract.stats import EngineStats, OverlapStats
+from headrace.contract.stats import EngineStats, OverlapStats, StepCost
+from headrace.obs.export import Exporter
 from headrace.obs.metrics import BUBBLE_SECONDS
 
 
@@ -26,3 +27,18 @@ def test_the_engine_s_bubbles_are_on_the_page() -> None:
     assert metrics.values["overlap_ratio"][()] == 0.75
     histogram = metrics.histograms["step_bubble_seconds"]
     assert (histogram.counts, histogram.sum) == (counts, 0.5)
+
+
+def test_what_nobody_counts_is_left_out_and_a_group_that_is_gone_has_no_gauges() -> None:
+    llm: Any = SimpleNamespace(client=SimpleNamespace(stats=EngineStats(steps=7), alive=True), step_cost=None)
+    host = EngineHost(lambda: llm, ["m"])
+    page = Exporter(host.refresh_metrics(), "m").text().decode()
+    assert "\nheadrace_step_flops_total " not in page
+    llm.step_cost = StepCost(token=3, attended=0, sampled=0)
+    llm.client.rank_stats = [EngineStats(running=1), EngineStats(running=2)]
+    page = Exporter(host.refresh_metrics(), "m").text().decode()
+    assert "\nheadrace_step_flops_total 0.0" in page
+    assert "\nheadrace_engines 2.0" in page
+    assert 'headrace_rank_requests_running{rank="1"} 2.0' in page
+    llm.client.rank_stats = []
+    assert "headrace_rank_requests_running{" not in Exporter(host.refresh_metrics(), "m").text().decode()

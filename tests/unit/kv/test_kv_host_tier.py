@@ -122,6 +122,27 @@ def test_a_directory_is_bounded_and_forgets_who_left() -> None:
     assert len(directory) == 1
 
 
+def test_the_age_of_a_directory_s_news_is_known() -> None:
+    now = [7.0]
+    directory = Directory(clock=lambda: now[0])
+    assert directory.age_s is None
+    directory.announce("tcp://a:1", [(KEYS[0], 2)])
+    now[0] += 30.0
+    assert directory.age_s == 30.0
+    directory.withdraw("tcp://a:1")
+    assert directory.age_s == 0.0
+
+
+def test_a_directory_that_is_behind_is_seen_in_the_counts(address: str, tiers: ExitStack) -> None:
+    first, second = tier(tiers, address), tier(tiers, address)
+    fill(first)
+    first.memory.clear()
+    second.match(KEYS, SPECS)
+    counts = second.counts()
+    assert counts["directory_told"] == 4
+    assert counts["directory_held"] == 0
+
+
 def test_a_window_is_pulled_from_the_engine_that_has_it(address: str, tiers: ExitStack) -> None:
     first, second = tier(tiers, address), tier(tiers, address)
     fill(first)
@@ -135,7 +156,8 @@ def test_a_window_is_pulled_from_the_engine_that_has_it(address: str, tiers: Exi
     assert read(second, found.lease, 2)
     assert read(second, found.lease, 3)
     second.release(found.lease)
-    assert second.counts() == {"host_hits": 0, "host_pulled": 2, "host_kept": 0, "host_lost": 0}
+    counts = {"host_hits": 0, "host_pulled": 2, "host_kept": 0, "host_lost": 0, "window_lookups": 1, "window_hits": 1}
+    assert second.counts() == counts | {"directory_told": 4, "directory_held": 4}
     assert read(second, 0, 3)  # from its own memory now
     assert second.counts()["host_hits"] == 1
     assert second.has([(KEYS[3], 0), (KEYS[3], 2), (KEYS[0], 2)]) == [True, True, False]
@@ -145,6 +167,10 @@ def test_a_shorter_prefix_is_found_where_a_window_is_missing(address: str, tiers
     first, second = tier(tiers, address), tier(tiers, address)
     fill(first, windows=(0, 1, 2))
     assert second.match(KEYS, SPECS).grains == 3
+    counts = second.counts()
+    assert (counts["window_lookups"], counts["window_hits"]) == (1, 0)  # blocks of a fourth grain were there
+    assert second.match(KEYS, SPECS, again=True).grains == 3
+    assert second.counts()["window_lookups"] == 1
     assert first.match(KEYS, SPECS).grains == 3
 
 

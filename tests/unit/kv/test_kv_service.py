@@ -283,6 +283,10 @@ def test_metrics_are_told_in_prometheus_words(server: StoreServer, client: Remot
     assert "headrace_kvstore_requests_put_total 1" in lines
     assert "# TYPE headrace_kvstore_puts_total counter" in lines
     assert str(server.facts()["folder"]) not in text
+    assert "# TYPE headrace_kvstore_held_by_engines gauge" in lines  # it falls, too
+    assert "directory_age_seconds" not in text  # of no news there is no age
+    server._directory.announce("tcp://a:1", [(b"k", 2)])
+    assert 0 <= server.facts()["directory_age_seconds"] < 3600  # type: ignore[operator]
 
 
 class RemoteMachine(RuleBasedStateMachine):

@@ -251,3 +251,9 @@ def test_a_profile_names_every_op_of_both_steps(tmp_path: Path) -> None:
         assert any(kind.startswith("linear") for kind in kinds)
         assert all(value > 0 for _, value in bars["parts"])
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_burstiness_without_a_rate_is_refused() -> None:
+    result = bench("serve", "--burstiness", "2")
+    assert result.exit_code == 2
+    assert "burstiness" in result.stderr

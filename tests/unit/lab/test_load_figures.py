@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
+import statistics
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.contract.errors import ConfigError
-from headrace.lab.bench.load.arrivals import BLOCK, Synthetic, Trace
+from headrace.lab.bench.load.arrivals import BLOCK, Shot, Synthetic, Trace
+from headrace.lab.bench.load.client import ServerError, Target, _take
 from headrace.lab.bench.load.figures import Outcome, Slo, percentile
-from headrace.lab.bench.load.run import fill
+from headrace.lab.bench.load.run import fill, send
+from headrace.lab.bench.plot import save_plot
 from headrace.lab.bench.report import Report
 
 
@@ -22,7 +30,7 @@ def test_definitions() -> None:
     one = outcome((1.5, 1), (1.7, 2), (2.0, 1))
     assert (one.tokens, one.ttft_s, one.e2e_s) == (4, 0.5, 1.0)
     assert one.tpot_s == pytest.approx(0.5 / 3)
-    assert one.itl_s() == pytest.approx([0.1, 0.1, 0.3])
+    assert one.itl_s() == pytest.approx([0.2, 0.3])  # one gap per event, as vLLM has it
     assert sum(one.itl_s()) == pytest.approx(one.e2e_s - one.ttft_s)
     assert outcome((1.5, 1)).tpot_s is None
     assert outcome((1.5, 1), generated=3).tokens == 3
@@ -56,13 +64,134 @@ def test_nothing_but_failures_is_a_report_too() -> None:
     assert [row.what for row in report.rows][-1] == "failed requests"
 
 
-def test_poisson_times_have_the_rate_and_depend_on_the_seed_alone() -> None:
-    shots = Synthetic(2000, 3, 2, rate=50.0, seed=1).shots()
-    assert shots == Synthetic(2000, 3, 2, rate=50.0, seed=1).shots()
-    times = [shot.at_s for shot in shots if shot.at_s is not None]
+def times_of(load: Synthetic) -> list[float]:
+    return [shot.at_s for shot in load.shots() if shot.at_s is not None]
+
+
+def test_drawn_times_have_the_rate_exactly_and_depend_on_the_seed_alone() -> None:
+    load = Synthetic(2000, 3, 2, rate=50.0, seed=1)
+    assert load.shots() == replace(load).shots()
+    times = times_of(load)
     assert times == sorted(times)
-    assert times[-1] == pytest.approx(2000 / 50, rel=0.1)
+    assert times[0] > 0  # the first has a gap before it, too
+    assert times[-1] == pytest.approx(2000 / 50, rel=1e-12)
+    assert times_of(Synthetic(1, 3, 2, rate=4.0)) == [pytest.approx(0.25)]
+    assert [shot.prompt for shot in load.shots()] == [shot.prompt for shot in replace(load, rate=None).shots()]
     assert all(shot.at_s is None for shot in Synthetic(3, 3, 2).shots())
+
+
+@pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
+def test_burstiness_is_the_shape_of_the_gaps(burstiness: float) -> None:
+    """A gamma distribution's deviation is its mean over the square root of its shape."""
+    times = times_of(Synthetic(4000, 1, 1, rate=10.0, burstiness=burstiness))
+    gaps = [b - a for a, b in zip([0.0, *times], times)]
+    assert statistics.fmean(gaps) == pytest.approx(0.1)
+    assert statistics.pstdev(gaps) == pytest.approx(0.1 / burstiness**0.5, rel=0.1)
+
+
+def test_without_any_burst_requests_come_evenly() -> None:
+    assert times_of(Synthetic(4, 1, 1, rate=2.0, burstiness=math.inf)) == [0.5, 1.0, 1.5, 2.0]
+
+
+def test_means_and_deviations_stand_beside_the_percentiles() -> None:
+    report = Report("serve", {})
+    fill(report, [outcome((1.1, 1), (1.2, 1)), outcome((1.3, 1), (1.6, 3))], elapsed_s=1.0, slo=Slo())
+    found = {row.what: row.value.median for row in report.rows if row.value is not None}
+    assert (found["TTFT mean"], found["TTFT std"]) == (pytest.approx(200), pytest.approx(100))
+    assert (found["ITL mean"], found["ITL std"], found["ITL p50"]) == (
+        pytest.approx(200),
+        pytest.approx(100),
+        pytest.approx(200),
+    )
+    assert (found["TPOT mean"], found["E2E mean"]) == (pytest.approx(100), pytest.approx(400))
+
+
+def test_an_event_counts_once_whatever_it_brings() -> None:
+    one = outcome()
+    for choices in ([{"text": "a", "token_ids": [1, 2, 3]}], [{"text": ""}], [], [{"text": "b"}]):
+        _take(one, {"choices": choices})
+    assert [count for _, count in one.times] == [3, 0, 1]  # an event without text is one, one without choices is none
+    assert len(one.itl_s()) == 2
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"error": {"message": "too long"}}, "too long"),
+        ({"error": "a text"}, "a text"),
+        ({"error": {"code": 5}}, "5"),
+        (["no object"], "no object"),
+    ],
+)
+def test_what_servers_say_of_errors(event: Any, words: str) -> None:
+    with pytest.raises(ServerError, match=words):
+        _take(outcome(), event)
+
+
+def test_nulls_beside_tokens_are_no_errors() -> None:
+    one = outcome()
+    _take(one, {"error": None, "usage": None, "choices": [{"text": "a"}]})
+    _take(one, {"usage": {"prompt_tokens": 3}, "choices": []})
+    assert (one.tokens, one.num_prompt) == (1, 3)
+
+
+class Answers:
+    """A server that says one thing to every request, on a socket."""
+
+    def __init__(self, *lines: str) -> None:
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+        self._said = (head + "".join(f"data: {line}\n\n" for line in lines)).encode()
+        self.open = self.most_open = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._said)
+        self.open -= 1
+        writer.close()
+
+
+def outcomes_of(answers: Answers, shots: list[Shot], concurrency: int | None) -> list[Outcome]:
+    async def run() -> list[Outcome]:
+        server = await asyncio.start_server(answers.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            return await send(Target(f"http://127.0.0.1:{port}"), shots, concurrency)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("odd", ["[1]", "5", '{"error": "gone"}', '{"choices": [7]}', "{", "x" * (1 << 21)])
+def test_one_odd_event_is_a_failure_of_its_own_request(odd: str) -> None:
+    found = outcomes_of(Answers('{"choices": [{"text": "a"}]}', odd), [Shot(None, [1], 2)] * 3, 2)
+    assert len(found) == 3
+    assert all(one.error for one in found)
+
+
+def test_whoever_waits_for_a_place_is_sent_late_and_says_so() -> None:
+    answers = Answers('{"choices": [{"text": "a"}]}', "[DONE]")
+    found = outcomes_of(answers, [Shot(0.0, [1], 1)] * 4, 1)
+    assert [one.error for one in found] == [None] * 4
+    assert answers.most_open == 1
+    waits = [one.late_s for one in found]
+    assert waits == sorted(waits)
+    assert [one.sent_s >= before.ended_s for before, one in pairwise(found)] == [True] * 3
+    assert waits[1] >= found[0].ended_s - found[0].due_s  # type: ignore[operator]  # all of the first one's time
+    report = Report("serve", {})
+    fill(report, found, 1.0, Slo())
+    assert {row.what for row in report.rows} >= {"sent late p50", "sent late mean"}
+    assert all(one.late_s == 0.0 for one in outcomes_of(answers, [Shot(None, [1], 1)], 1))
+
+
+def test_curves_of_a_served_load_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the bench extra is not installed")
+    report, picture = Report("serve", {}), tmp_path / "load.png"
+    fill(report, [outcome((1.1, 1), (1.2, 1)), outcome((1.3, 1), (1.6, 3))], elapsed_s=1.0, slo=Slo())
+    assert [curve.title for curve in report.curves] == ["TTFT, share of requests", "ITL, share of events"]
+    assert all(curve.points[-1][1] == 1.0 for curve in report.curves)
+    save_plot(report, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_trace_keeps_times_lengths_and_shared_beginnings(tmp_path: Path) -> None:

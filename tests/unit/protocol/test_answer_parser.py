@@ -126,6 +126,22 @@ def test_the_bare_form(text: str, names: list[str]) -> None:
     assert bool(answer.content) == (not names)
 
 
+@pytest.mark.parametrize("length", range(26))
+def test_an_answer_in_a_format_is_no_call_of_a_function_that_nobody_offered(length: int) -> None:
+    text = '{"name": "Bob", "age": 3}'[:length]
+    for form in (LLAMA3, HERMES):
+        answer = read(list(text), AnswerPlan(AnswerForm(form), MarkTable(), {"f"}, guaranteed=True))
+        assert parts(answer) == (text, "", [])
+
+
+@pytest.mark.parametrize("guaranteed", [False, True])
+def test_calls_beyond_the_most_are_dropped(guaranteed: bool) -> None:
+    plan = AnswerPlan(FULL, TEXTS, {"f"}, guaranteed, most_calls=1)
+    answer = read([f"{CALL}\n{CALL}"], plan)
+    assert len(answer.calls) == 1
+    assert (answer.content, answer.finish_reason("stop")) == ("", "tool_calls")
+
+
 def test_forms_are_found_from_templates() -> None:
     assert find_form("{{ messages }}") == AnswerForm(HERMES)
     assert find_form("{% if tools %}<tool_call>{% endif %}</think>") == AnswerForm(HERMES, True, True)

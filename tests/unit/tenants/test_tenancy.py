@@ -13,7 +13,7 @@ import pytest
 from headrace.api.tenants import registry as registry_file
 from headrace.api.tenants.buckets import Bucket
 from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
-from headrace.api.tenants.tenancy import OverLimit, Tenancy, TenancyLimits
+from headrace.api.tenants.tenancy import OverLimit, Served, Tenancy, TenancyLimits
 from headrace.api.tenants.usage import UsageBook
 from headrace.api.tenants.visit import Visit
 from headrace.contract.errors import ConfigError
@@ -229,3 +229,22 @@ def test_all_who_read_at_once_wait_for_one_answer(tmp_path: Path, monkeypatch: p
     assert len(asked) == 1
     assert all(one["a"]["requests"] == 1 for one in answers)
     book.close()
+
+
+def test_what_a_tenant_got_is_counted_and_how_long_it_waited() -> None:
+    async def run() -> Tenancy:
+        now = [100.0]
+        tenants = [tenant("a"), tenant("b", "other")]
+        tenancy = Tenancy(Registry(tenants), UsageBook(None), TenancyLimits(slots=1), clock=lambda: now[0])
+        first, second = Visit(tenancy, tenants[0], [10]), Visit(tenancy, tenants[1], [7, 3])
+        first.generated(0, 4)
+        now[0] += 2.5
+        first.end(0, 1)  # the other's first sequence has waited until now
+        second.generated(0, 6)
+        now[0] += 1.0
+        second.end(0, 1)  # and its second one for nothing
+        return tenancy
+
+    served = asyncio.run(run()).served
+    assert served["a"] == Served(turns=1, wait_s=0.0, prompt_tokens=10, generation_tokens=4)
+    assert served["b"] == Served(turns=1, wait_s=2.5 + 3.5, prompt_tokens=7, generation_tokens=6)

@@ -20,13 +20,14 @@ from ..protocol.chat_body import ChatBody
 from ..protocol.messages_body import CountBody, MessagesBody
 from ..protocol.responses_body import ResponsesBody
 from ..protocol.text_body import TextBody
-from .arrivals import Arrival
+from .arrivals import arrival_of
 from .embedding_routes import embedding_routes
 from .embeddings import Embeddings
 from .errors import HttpError, as_http
 from .extent import check_extent
 from .host import EngineHost
 from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
+from .observed import Observed, wishes_of
 from .page_routes import page_routes
 from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
@@ -37,7 +38,6 @@ from .tenants import Guarded, accounting, admit, tenant_of, tenant_routes
 log = logging.getLogger("headrace.serve")
 SWITCHED = {"/admin/tenants": "--tenants", "/v1/embeddings": "--embedding-model", "/debug/profile": "--profile"}
 FOR_PAGES = ("x-request-id", "retry-after")  # headers that a page of another origin may read, too
-OPERATIONS = {"cmpl-": "text_completion"}  # the others are chats
 
 Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
 
@@ -81,6 +81,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
         app.add_middleware(Guarded, tenancy=host.tenancy)
     app.add_middleware(Unforeseen)
     app.add_middleware(Counted, host=host)
+    app.add_middleware(Observed, observers=host.observers, model=host.names[0])
     if settings.log_requests:
         app.add_middleware(RequestLog, routes=[getattr(route, "path", "") for route in app.routes])
     if settings.cors_origins:
@@ -128,13 +129,15 @@ async def answer(
     prefix: str,
 ) -> Response:
     """The way of every generating request: room, body, model, prompt, engine; refusals come before any work."""
+    arrival = arrival_of(request.scope)  # before all else: times are told from here
     host.check_room(tenant=tenant_of(request))
-    tenant = admit(host.tenancy, request)
+    arrival.tenant = admit(host.tenancy, request)
     body = await host.intake.read(request, schema)
     host.check_model(body.model)
-    request_id = new_id(prefix)
-    arrival = Arrival(request_id, OPERATIONS.get(prefix, "chat"), tenant, request.headers.get("traceparent"))
+    arrival.model, arrival.request_id = body.model or host.names[0], (request_id := new_id(prefix))
     job = await host.intake.work(request, _checked, make_job, host, body, request_id)
+    if host.observers:
+        arrival.wishes = wishes_of(body.sampling(), job.streams)
     respond = StreamReply if job.streams else WholeReply
     request.state.generation = generation = host.generate(job.prepared, arrival, job.marks)
     return respond(generation, job.reply, host.limits, {"x-request-id": request_id})
@@ -200,10 +203,22 @@ class Counted:
             await self._app(scope, receive, send)
             return
 
+        begun = False
+
         async def counted(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", "unknown")
-                self._host.metrics.add("http_responses", 1, route, str(message["status"]))
+                begun = True
+                self._count(scope, message["status"])
             await send(message)
 
-        await self._app(scope, receive, counted)
+        try:
+            await self._app(scope, receive, counted)
+        except Exception:
+            if not begun:
+                self._count(scope, 500)  # what is outside of here will say
+            raise
+
+    def _count(self, scope: Scope, status: int) -> None:
+        route = getattr(scope.get("route"), "path", "unknown")
+        self._host.metrics.add("http_responses", 1, route, str(status))

@@ -23,6 +23,9 @@ def put_engine(metrics: Metrics, stats: EngineStats, cost: StepCost | None) -> N
     put("sampled_tokens", stats.sampled_tokens)
     put("draft_tokens", stats.verified_drafts)
     put("accepted_draft_tokens", stats.accepted_drafts)
+    put("drafted_sequences", stats.drafted_sequences)
+    for place, count in enumerate(stats.accepted_at):
+        put("accepted_drafts_at", count, str(place))
     put("speculating", float(stats.speculating))
     for event, count in stats.kv_store.items():
         put("kv_store_events", count, event)
@@ -49,7 +52,10 @@ def _put_steps(metrics: Metrics, stats: EngineStats, cost: StepCost | None) -> N
     put("step_padding_tokens", stats.dropped_tokens, "gave_way")
     put("step_padding_tokens", stats.verified_drafts - stats.accepted_drafts, "rejected_draft")
     put("step_busy_seconds", stats.busy_s)
-    put("step_flops", cost.of(stats) if cost is not None else 0.0)
+    if cost is None:
+        metrics.leave_out("step_flops")
+    else:
+        put("step_flops", cost.of(stats))
     metrics.put_histogram("step_size_tokens", stats.size_counts, stats.size_tokens)
 
 
@@ -64,8 +70,12 @@ def _put_overlap(metrics: Metrics, overlap: OverlapStats) -> None:
 
 
 def put_ranks(metrics: Metrics, ranks: Sequence[EngineStats]) -> None:
-    """What differs between the ranks of a group; an engine on its own is rank 0."""
+    """What differs between the ranks of a group; an engine on its own is rank 0, and of a pair the prompt engine. A
+    group that is gone has no gauges."""
     put = metrics.put
+    for name in ("rank_requests_running", "rank_requests_waiting", "rank_kv_cache_usage_ratio"):
+        metrics.leave_out(name)
+    put("engines", len(ranks))
     for number, stats in enumerate(ranks):
         rank = str(number)
         put("rank_requests_running", stats.running, rank)

@@ -46,7 +46,9 @@ class Generation:
         self._mailbox = Mailbox()
         self._choices: dict[str, tuple[int, Choice, RequestOutput]] = {}
         self._open: set[str] = set()
+        self._first_s: dict[str, float] = {}
         self._last_s: dict[str, float] = {}
+        self._num_unended = {one.request_id: len(one.requests) for one in prepared}
         self.keeps_rows = True  # logprobs that were told; a stream has no use for them
         self._begun = False
         self._num_unread = 0
@@ -84,6 +86,9 @@ class Generation:
         for prepared in self._prepared:
             self._metrics.add("prompt_tokens", len(prepared.token_ids))
             self._metrics.observe("request_prompt_tokens", len(prepared.token_ids))
+            self._metrics.observe("request_choices", len(prepared.requests))
+            if (most := prepared.requests[0].sampling.max_tokens) is not None:
+                self._metrics.observe("request_max_tokens", most)
 
     def placed(self, request: Request) -> Request:
         """The request with its place in the engine's queue, for whoever decides on that."""
@@ -143,7 +148,7 @@ class Generation:
         if choice.finished:
             self._open.discard(name)
             self.sequence_ended(self._choices[name][0])
-            self._count_end(choice)
+            self._count_end(name)
         if delta.error_field is not None:
             self._failure = refusal(delta.error_field, delta.error or "")
         elif choice.output.finish_reason == "error":
@@ -157,9 +162,10 @@ class Generation:
         self.tokens_came(self._choices[name][0], num_tokens)
         now = time.monotonic()
         if (last := self._last_s.get(name)) is None:
+            self._first_s[name] = now
             self._metrics.observe("time_to_first_token_seconds", now - self._started_s)
         else:
-            self._metrics.observe("inter_token_latency_seconds", (now - last) / num_tokens, num_tokens)
+            self._metrics.observe("inter_token_latency_seconds", now - last)
         self._last_s[name] = now
         self._metrics.add("generation_tokens", num_tokens)
 
@@ -169,11 +175,19 @@ class Generation:
     def sequence_ended(self, index: int) -> None:
         """Likewise."""
 
-    def _count_end(self, choice: Choice) -> None:
-        reason = choice.output.finish_reason or "abort"
-        self._metrics.add("requests", 1, reason)
-        self._metrics.observe("request_seconds", time.monotonic() - self._started_s)
-        self._metrics.observe("request_generation_tokens", len(choice.output.token_ids))
+    def _count_end(self, name: str) -> None:
+        _, choice, output = self._choices[name]
+        observe, count = self._metrics.observe, len(choice.output.token_ids)
+        self._metrics.add("requests", 1, choice.output.finish_reason or "abort")
+        observe("request_seconds", time.monotonic() - self._started_s)
+        observe("request_generation_tokens", count)
+        if name in self._first_s:
+            decode_s = self._last_s[name] - self._first_s[name]
+            observe("request_decode_seconds", decode_s)
+            observe("request_time_per_output_token_seconds", decode_s / (count - 1) if count > 1 else 0.0)
+        self._num_unended[output.request_id] -= 1
+        if not self._num_unended[output.request_id]:
+            observe("request_most_generation_tokens", max(len(one.token_ids) for one in output.outputs))
 
     def _news(self, name: str, start: int, text: str) -> News:
         index, choice, output = self._choices[name]

@@ -26,6 +26,7 @@ from .body import Intake
 from .engine_metrics import put_engine, put_ranks
 from .errors import HttpError, stopping, too_busy, unavailable
 from .hosted_generation import HostedGeneration
+from .tenant_metrics import put_tenants
 from .tenant_prompts import salted, turn_costs, turn_waits
 
 WATCH_PERIOD_S = 0.2
@@ -244,8 +245,6 @@ class EngineHost:
         put("engine_up", float(client.alive))
         put("draining", float(self.draining))
         put("open_sequences", self.num_open)
-        if self.tenancy is not None:
-            for tenant in self.tenancy.registry.tenants:
-                put("tenant_requests_waiting", self.tenancy.waiting[tenant.name], tenant.name)
-                put("tenant_sequences_running", self.tenancy.queue.running(tenant.name), tenant.name)
+        queued = 0 if self.tenancy is None else put_tenants(self.metrics, self.tenancy)
+        put("requests_queued", client.stats.waiting + queued)
         return self.metrics

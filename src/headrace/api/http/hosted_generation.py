@@ -32,6 +32,7 @@ class HostedGeneration(Generation):
         visit: Visit | None = None,
     ) -> None:
         super().__init__(host.llm, prepared, host.metrics, marks)
+        self._started_s = arrival.at_s  # what came before this belongs to the time that a client waits
         self._host = host
         self._arrival = arrival
         self._first_ns: int | None = None
@@ -94,8 +95,6 @@ class HostedGeneration(Generation):
         if self._visit is not None:
             self._visit.end(self.usage.cached_tokens, self._count - len(self._unsent))
         self.told = self._told(cut)
-        for observer in self._host.observers:
-            observer(self.told, self._arrival)
 
     def _told(self, cut: bool) -> Finished:
         usage, arrival, failure = self.usage, self._arrival, self.failure

@@ -110,19 +110,30 @@ def messages_ids(host: EngineHost, body: CountBody) -> list[int]:
 
 
 def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
+    body.refuse_unserved()
     prompt = messages_prompt(host, body, host.llm.max_model_len)
     plan, sampling = host.codec.read(body.tool_wish(), prompt["prompt_token_ids"], body.sampling())
     prepared = host.llm.prepare(prompt | {"kv_class": body.kv_class or CHAT}, sampling, request_id)
-    return Job([prepared], MessagesReply(request_id, host.names[0], plan), bool(body.stream), plan.mark_ids)
+    reply = MessagesReply(request_id, host.names[0], plan, shows_thoughts=body.shows_thoughts)
+    return Job([prepared], reply, bool(body.stream), plan.mark_ids)
 
 
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    prompt = chat_prompt(host, body.conversation(), tools=wish.for_template(), context=host.llm.max_model_len)
+    prompt = chat_prompt(
+        host,
+        body.conversation(),
+        tools=wish.for_template(),
+        variables=body.variables(),
+        context=host.llm.max_model_len,
+    )
     plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
+    if not plan.plain:
+        body.refuse_logprobs()
     prepared = host.llm.prepare(prompt | {"kv_class": body.kv_class or CHAT}, sampling, request_id)
-    return Job([prepared], ResponsesReply(request_id, host.names[0], body, plan), bool(body.stream), plan.mark_ids)
+    reply = ResponsesReply(request_id, host.names[0], body, tokenizer_of(host, "input"), plan)
+    return Job([prepared], reply, bool(body.stream), plan.mark_ids)
 
 
 def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
@@ -138,6 +149,7 @@ def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
         head(host, request_id),
         host.llm.tokenizer,
         num_top=body.logprobs,
+        prompt_top=body.prompt_logprobs,
         echo=bool(body.echo),
         scores_only=body.scores_only,
         wants_usage=body.wants_usage,

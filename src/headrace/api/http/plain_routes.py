@@ -12,6 +12,7 @@ from headrace.obs.export import CONTENT_TYPE, Exporter
 
 from ..protocol.sse import to_json
 from ..protocol.token_bodies import DetokenizeBody, TokenizeBody
+from ..protocol.tools import openai_tools
 from ..text.tokenizer import Tokenizer
 from .errors import stopping, unavailable
 from .host import EngineHost
@@ -98,7 +99,7 @@ def _tokenized(host: EngineHost, body: TokenizeBody) -> Response:
         prompt = chat_prompt(
             host,
             body.messages,
-            tools=body.tools,
+            tools=openai_tools(body.tools, None, None).for_template(),
             variables=body.chat_template_kwargs,
             add_generation_prompt=body.add_generation_prompt,
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .arrivals import Finished
+from .arrivals import Arrival, Finished, arrival_of
 from .tenants import GUARDED
 
 TIMES = ("started_ns", "first_ns", "ended_ns")
@@ -36,7 +36,7 @@ class RequestLog:
         if scope["type"] != "http" or not scope["path"].startswith(GUARDED):
             await self._app(scope, receive, send)
             return
-        state, began, status = scope.setdefault("state", {}), (time.time(), time.monotonic()), None
+        state, arrival, status = scope.setdefault("state", {}), arrival_of(scope), None
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -51,23 +51,20 @@ class RequestLog:
             state.setdefault("error", "internal_error")
             raise
         finally:
-            log.info(json.dumps(self._line(scope, *began, status)))
+            log.info(json.dumps(self._line(scope, arrival, status)))
 
-    def _line(self, scope: Scope, at_s: float, began_s: float, status: int | None) -> dict[str, Any]:
-        """Times as seconds, ``at_s`` since 1970 and ``began_s`` by a clock that nobody sets.
-
-        ``status`` None: the client was gone before its answer began.
-        """
+    def _line(self, scope: Scope, arrival: Arrival, status: int | None) -> dict[str, Any]:
+        """Times as seconds. ``status`` None: the client was gone before its answer began."""
         state = scope["state"]
         tenant, generation = state.get("tenant"), state.get("generation")
         finished: Finished | None = None if generation is None else generation.told
         told = {} if finished is None else _told(finished)
         error = state.get("error") or told.get("error")
         return {
-            "time": at_s,
+            "time": arrival.at_ns / 1e9,
             "route": self._route(scope),
             "status": status,
-            "seconds": round(time.monotonic() - began_s, 6),
+            "seconds": round(time.monotonic() - arrival.at_s, 6),
             **told,
             "tenant": None if tenant is None else tenant.name,
             "error": "abort" if error is None and status is None else error,

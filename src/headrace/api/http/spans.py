@@ -87,37 +87,41 @@ class SpanObserver:
     def __call__(self, finished: Finished, arrival: Arrival) -> None:
         from opentelemetry.trace import Status, StatusCode
 
-        carrier = {} if arrival.traceparent is None else {"traceparent": arrival.traceparent}
         span = self._tracer.start_span(
-            f"{finished.operation} {finished.model}",
-            context=self._propagator.extract(carrier),
+            f"{finished.operation} {arrival.model}" if arrival.model else finished.operation,
+            context=self._propagator.extract(arrival.trace),
             kind=self._kind,
             start_time=finished.started_ns,
-            attributes=attributes(finished),
+            attributes=attributes(finished, arrival),
         )
         if finished.first_ns is not None:
-            span.add_event("gen_ai.first_token", timestamp=finished.first_ns)
+            span.add_event("headrace.first_token", timestamp=finished.first_ns)
         if finished.error is not None:
             span.set_attribute("error.type", finished.error)
             span.set_status(Status(StatusCode.ERROR))
         span.end(end_time=finished.ended_ns)
 
 
-def attributes(finished: Finished) -> dict[str, Any]:
-    """Names are those of the semantic conventions for generative AI; the last two are our own."""
+def attributes(finished: Finished, arrival: Arrival) -> dict[str, Any]:
+    """Names are those of the semantic conventions for generative AI and for HTTP; ``headrace.*`` is our own. What is
+    not known is left out: a refused request has no usage."""
+    host, port = arrival.server or (None, None)
     told: dict[str, Any] = {
         "gen_ai.operation.name": finished.operation,
         "gen_ai.provider.name": "headrace",
-        "gen_ai.request.model": finished.model,
-        "gen_ai.response.model": finished.model,
-        "gen_ai.response.id": finished.request_id,
-        "gen_ai.response.finish_reasons": finished.finish_reasons,
+        "gen_ai.request.model": arrival.model,
+        **arrival.wishes,
+        "gen_ai.response.model": finished.model if finished.prompt_tokens is not None else None,
+        "gen_ai.response.id": finished.request_id or None,
+        "gen_ai.response.finish_reasons": finished.finish_reasons or None,
         "gen_ai.usage.input_tokens": finished.prompt_tokens,
         "gen_ai.usage.output_tokens": finished.generated_tokens,
-        "headrace.usage.cached_tokens": finished.cached_tokens,
+        "gen_ai.usage.cache_read.input_tokens": finished.cached_tokens,
+        "server.address": host,
+        "server.port": port,
+        "http.response.status_code": arrival.status,
+        "headrace.tenant": finished.tenant,
     }
-    if finished.tenant is not None:
-        told["headrace.tenant"] = finished.tenant
-    if finished.first_ns is not None:
-        told["gen_ai.server.time_to_first_token"] = (finished.first_ns - finished.started_ns) / 1e9
-    return told
+    if finished.first_ns is not None and arrival.wishes.get("gen_ai.request.stream"):
+        told["gen_ai.response.time_to_first_chunk"] = (finished.first_ns - finished.started_ns) / 1e9
+    return {name: value for name, value in told.items() if value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +64,10 @@ class Reading(Protocol):
 
     def parser(self) -> NewsParser:
         """A new one, for one choice."""
+        ...
+
+    def thought_tokens(self, ids: Sequence[int]) -> int | None:
+        """How many of an answer's tokens are thought; None where no thoughts can come."""
         ...
 
 

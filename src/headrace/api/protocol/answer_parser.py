@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from ..output import RequestOutput
 from ..text.answer_forms import AnswerForm, Mark, MarkTable
 from ..text.text_marks import Piece, TextMarks
 from .answer import Answer, CallBegun, CallEnded, CallGrew, Event, NewsParser, Reading, Said, Thought
 from .call_body import CallBody
-from .news import News
+from .news import News, Usage
+from .thought_count import ThoughtCount
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """How to read an answer. ``names``: functions that may be called; another name is text. ``guaranteed``: a grammar
-    sees to the form. ``demanded``: outside thoughts it allows calls only. ``in_thought``: the prompt has begun one."""
+    sees to the form. ``demanded``: outside thoughts it allows calls only. ``in_thought``: the prompt has begun one.
+    ``most_calls``: further ones are dropped; None: there may be any number."""
 
     form: AnswerForm = field(default_factory=AnswerForm)
     marks: MarkTable = field(default_factory=MarkTable)
@@ -28,6 +31,8 @@ class AnswerPlan:
     guaranteed: bool = False
     demanded: bool = False
     in_thought: bool = False
+    thoughts: ThoughtCount | None = None
+    most_calls: int | None = None
 
     @property
     def plain(self) -> bool:
@@ -40,6 +45,9 @@ class AnswerPlan:
 
     def parser(self) -> AnswerParser:
         return AnswerParser(self)
+
+    def thought_tokens(self, ids: Sequence[int]) -> int | None:
+        return None if self.thoughts is None else self.thoughts.of(ids)
 
 
 class AnswerParser:
@@ -172,9 +180,13 @@ class AnswerParser:
     def _begin_call(self) -> None:
         self._state, self._body, self._told, self._named = self._in_call, CallBody(), 0, False
 
+    @property
+    def _full(self) -> bool:
+        return self._plan.most_calls is not None and self._num_calls >= self._plan.most_calls
+
     def _tell_call(self) -> None:
         body = self._body
-        if not self._named and body.name is not None:
+        if not self._named and body.name is not None and body.name in self._plan.names and not self._full:
             self._named = True
             self._events.append(CallBegun(self._num_calls, f"call_{secrets.token_hex(12)}", body.name))
             self._num_calls += 1
@@ -190,7 +202,8 @@ class AnswerParser:
             return
         body.arguments = body.arguments or "{}"
         self._tell_call()
-        self._events.append(CallEnded(self._num_calls - 1))
+        if self._named:
+            self._events.append(CallEnded(self._num_calls - 1))
         self._state = self._after_call
         self._rest()
         if left:
@@ -221,6 +234,12 @@ class AnswerReader:
 
     def of(self, index: int) -> Answer:
         return self.answers.setdefault(index, Answer())
+
+    def counted(self, usage: Usage, outputs: Sequence[RequestOutput]) -> Usage:
+        """The usage with the thoughts' part in it."""
+        counts = [self._plan.thought_tokens(choice.token_ids) for output in outputs for choice in output.outputs]
+        known = [count for count in counts if count is not None]
+        return replace(usage, thought_tokens=sum(known)) if known else usage
 
     def _events(self, news: News) -> list[Event]:
         if self._plan.plain:

@@ -11,8 +11,9 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import MAX_TOP_LOGPROBS, SamplingParams
 
 from ..pictures import NamedPicture
+from .effort import told_effort
 from .picture_parts import Part, line
-from .sampling import SamplingBody
+from .sampling import SamplingBody, most_tokens
 from .structure import structure
 from .tools import ToolWish, legacy_functions, openai_tools
 
@@ -27,6 +28,13 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str | None = None
     function_call: dict[str, Any] | None = None
     reasoning_content: str | None = None
+
+
+class Placed(Message, kw_only=True):
+    """A message that another protocol spells in its own way: refusals name the place there, and those of its parts."""
+
+    where: str
+    parts: list[str] = []
 
 
 class ChatBody(SamplingBody, kw_only=True):
@@ -48,6 +56,7 @@ class ChatBody(SamplingBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     reasoning_effort: str | None = None
+    verbosity: str | None = None
 
     metadata: Any = None
     store: bool | None = None
@@ -57,16 +66,16 @@ class ChatBody(SamplingBody, kw_only=True):
     prompt_cache_options: Any = None
     prompt_cache_retention: str | None = None
     prediction: Any = None
-    verbosity: str | None = None
 
     def sampling(self) -> SamplingParams:
         """Raises InvalidRequest for combinations that make no sense."""
         fields = self.sampling_fields()
-        fields["max_tokens"] = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        wanted = most_tokens("max_completion_tokens", self.max_completion_tokens)
+        fields["max_tokens"] = self.max_tokens if wanted is None else wanted
         if self.top_logprobs is not None and not self.logprobs:
             raise InvalidRequest("top_logprobs", "needs logprobs to be true")
         if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
-            raise InvalidRequest("top_logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}")
+            raise InvalidRequest("top_logprobs", f"must lie between 0 and {MAX_TOP_LOGPROBS}, got {self.top_logprobs}")
         if self.logprobs:
             fields["logprobs"] = self.top_logprobs or 0
         fields["structured_outputs"] = structure(self.response_format, self.structured_outputs)
@@ -75,9 +84,7 @@ class ChatBody(SamplingBody, kw_only=True):
     def variables(self) -> dict[str, Any]:
         """Further names for the chat template."""
         extra = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            extra.setdefault("reasoning_effort", self.reasoning_effort)
-        return extra
+        return extra if self.reasoning_effort is None else told_effort(self.reasoning_effort) | extra
 
     def tool_wish(self) -> ToolWish:
         if self.speaks_functions:
@@ -95,6 +102,13 @@ class ChatBody(SamplingBody, kw_only=True):
             raise InvalidRequest("functions", "is the older form of tools: give one of them")
         if self.audio is not None or any(kind != "text" for kind in self.modalities or ()):
             raise InvalidRequest("modalities", "only text is served")
+        refuse_verbosity(self.verbosity, "verbosity")
+
+
+def refuse_verbosity(verbosity: str | None, field: str) -> None:
+    """Models here know no such wish."""
+    if verbosity not in (None, "medium"):
+        raise InvalidRequest(field, f"only medium is served, got {verbosity!r}: say in the prompt how long it may be")
 
 
 TEMPLATE_ROLES = {"developer": "system", "function": "tool"}  # names that templates do not know
@@ -111,10 +125,13 @@ def template_messages(messages: list[Message], pictures: list[NamedPicture] | No
 
 
 def _template_message(message: Message, where: str, pictures: list[NamedPicture] | None) -> dict[str, Any]:
-    content = message.content
+    content, places = message.content, list[str]()
+    if isinstance(message, Placed):
+        where, places = message.where, message.parts
     if isinstance(content, list):
-        content = "\n".join(line(p, f"{where}.content[{j}]", message.role, pictures) for j, p in enumerate(content))
-    calls = message.tool_calls or _legacy_call(message)
+        places = places or [f"{where}.content[{j}]" for j in range(len(content))]
+        content = "\n".join(line(part, place, message.role, pictures) for part, place in zip(content, places))
+    calls = _checked_calls(message, where)
     if content is None and not (message.role == "assistant" and calls):
         raise InvalidRequest(f"{where}.content", "is required")
     out: dict[str, Any] = {"role": TEMPLATE_ROLES.get(message.role, message.role), "content": content or ""}
@@ -126,16 +143,24 @@ def _template_message(message: Message, where: str, pictures: list[NamedPicture]
     return out
 
 
-def _legacy_call(message: Message) -> list[dict[str, Any]]:
-    if message.function_call is None:
-        return []
-    return [{"id": "call_0", "type": "function", "function": message.function_call}]
+def _checked_calls(message: Message, where: str) -> list[dict[str, Any]]:
+    """Past calls, also in their older form. Raises InvalidRequest where one names no function."""
+    calls = message.tool_calls or []
+    places = [f"{where}.tool_calls[{i}].function" for i in range(len(calls))]
+    if not calls and message.function_call is not None:
+        calls = [{"id": "call_0", "type": "function", "function": message.function_call}]
+        places = [f"{where}.function_call"]
+    for call, place in zip(calls, places):
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InvalidRequest(place, "must be an object with a name")
+    return calls
 
 
 def _template_call(call: dict[str, Any]) -> dict[str, Any]:
     """A past call as templates read it: its arguments as an object where they parse as one."""
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), str):
+    function = call["function"]
+    if not isinstance(arguments := function.get("arguments"), str):
         return call
     try:
         parsed = json.loads(arguments)

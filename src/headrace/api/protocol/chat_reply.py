@@ -41,12 +41,15 @@ class ChatReply:
     def begin(self, outputs: list[RequestOutput]) -> bytes:
         """Each choice's role, so that every choice is known from the start."""
         delta = {"role": "assistant", "content": ""}
-        chunks = [self._delta(choice.index, delta, None) for choice in outputs[0].outputs]
-        return b"".join(chunks)
+        chunks = [_chunk(choice.index, delta, None) for choice in outputs[0].outputs]
+        told = [data({**self._chunk, "choices": [one]}) for one in chunks]
+        if self._show_ids:
+            ids = outputs[0].prompt_token_ids
+            told[0] = data({**self._chunk, "choices": chunks[:1], "prompt_token_ids": ids})
+        return b"".join(told)
 
     def _delta(self, index: int, delta: dict[str, Any], finish: str | None, **more: Any) -> bytes:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish, **more}
-        return data({**self._chunk, "choices": [choice]})
+        return data({**self._chunk, "choices": [{**_chunk(index, delta, finish), **more}]})
 
     def news(self, news: News) -> bytes:
         more: dict[str, Any] = {}
@@ -74,9 +77,10 @@ class ChatReply:
     def note(self, news: News) -> None:
         self._reader.take(news)
 
-    def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:  # noqa: ARG002  # the Reply protocol's shape
+    def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:
         if not self._wants_usage:
             return DONE
+        usage = self._reader.counted(usage, outputs)
         return data({**self._chunk, "choices": [], "usage": usage.openai()}) + DONE
 
     def error(self, message: str, kind: str) -> bytes:
@@ -84,6 +88,7 @@ class ChatReply:
 
     def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]:
         choices = [self._choice(choice) for choice in outputs[0].outputs]
+        usage = self._reader.counted(usage, outputs)
         body = {**self._head, "object": "chat.completion", "choices": choices, "usage": usage.openai()}
         if (scores := prompt_logprobs(outputs[0].prompt_logprobs)) is not None:
             body["prompt_logprobs"] = scores
@@ -105,6 +110,10 @@ class ChatReply:
         if choice.stop_reason is not None:
             out["stop_reason"] = choice.stop_reason
         return out | ({"token_ids": choice.token_ids} if self._show_ids else {})
+
+
+def _chunk(index: int, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
 def _delta(events: list[Event]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from ..text.tokenizer import Tokenizer
 from ..text.tool_prompt import with_tools
 from .answer import Reading
 from .answer_parser import AnswerPlan
+from .thought_count import ThoughtCount
 from .tools import ToolWish
 
 CODECS = ("template", "recipe")
@@ -86,7 +87,9 @@ class ChatTemplateCodec:
         sampling = msgspec.structs.replace(sampling, structured_outputs=wanted)
         guaranteed = wanted is not None and wanted.structural_tag is not None
         marks = mark_table(form, self._tokenizer, spelled=guaranteed)
-        plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought)
+        thoughts = ThoughtCount(self._tokenizer, marks, in_thought) if form.thinks else None
+        most = None if form.call is None else wish.most_calls(form.call)
+        plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought, thoughts, most)
         return AnswerPlan() if plan.plain else plan, sampling
 
 

@@ -30,7 +30,7 @@ def decode(raw: bytes, schema: type[Body]) -> Body:
         return msgspec.json.decode(raw, type=schema)
     except msgspec.ValidationError as error:
         raise _named(str(error)) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("body", f"is not valid JSON: {error}") from error
 
 

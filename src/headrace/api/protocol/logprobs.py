@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.api.output import Logprob
+from headrace.contract.request import MAX_TOP_LOGPROBS
 
 from ..text.tokenizer import Tokenizer
 
 Entry = dict[int, Logprob]
+PromptRows = list[dict[str, Any] | None]
 FLOOR = -9999.0  # JSON has no minus infinity; clients know this number
 
 
@@ -65,11 +67,16 @@ class TextLogprobs:
         return {self._text(i): number(logprob.logprob) for i, logprob in best}
 
 
-def prompt_logprobs(entries: list[Entry | None] | None) -> list[dict[str, Any] | None] | None:
-    """``prompt_logprobs`` as vLLM reports them: by token id."""
+def prompt_logprobs(entries: list[Entry | None] | None, num_top: int = MAX_TOP_LOGPROBS) -> PromptRows | None:
+    """``prompt_logprobs`` as vLLM reports them: by token id, each token's own and the best ``num_top``."""
     if entries is None:
         return None
-    return [None if entry is None else {str(i): _row(logprob) for i, logprob in entry.items()} for entry in entries]
+    return [None if entry is None else _rows(entry, num_top) for entry in entries]
+
+
+def _rows(entry: Entry, num_top: int) -> dict[str, Any]:
+    own = next(iter(entry))
+    return {str(i): _row(logprob) for i, logprob in entry.items() if i == own or logprob.rank <= num_top}
 
 
 def _row(logprob: Logprob) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .answer import Reading
 from .answer_parser import AnswerReader
 from .call_body import object_of
 from .news import News, Usage
-from .parts import CALL, TEXT, Change, Part, Parts
+from .parts import CALL, TEXT, THOUGHT, Change, Part, Parts
 from .sse import event
 
 LONE = re.compile("[\ud800-\udfff]")
@@ -20,10 +20,13 @@ STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_
 
 
 class MessagesReply:
-    """Blocks of text, thinking and tool use, one after the other."""
+    """Blocks of text, thinking and tool use, one after the other. ``shows_thoughts``: else their blocks are empty."""
 
-    def __init__(self, request_id: str, model: str, plan: Reading | None = None) -> None:
+    def __init__(
+        self, request_id: str, model: str, plan: Reading | None = None, *, shows_thoughts: bool = True
+    ) -> None:
         self._reader = AnswerReader(plan)
+        self._shows_thoughts = shows_thoughts
         self._parts = Parts()
         self._message: dict[str, Any] = {
             "id": request_id,
@@ -50,7 +53,9 @@ class MessagesReply:
     def _told(self, change: Change) -> bytes:
         part = self._parts.items[change.index]
         if change.what == "open":
-            name, fields = "content_block_start", {"content_block": _opened(part)}
+            name, fields = "content_block_start", {"content_block": _block(_opened(part))}
+        elif change.what == "grow" and part.kind == THOUGHT and not self._shows_thoughts:
+            return b""
         elif change.what == "grow":
             name, fields = "content_block_delta", {"delta": _delta(part, change.more)}
         else:
@@ -59,6 +64,7 @@ class MessagesReply:
 
     def end(self, outputs: list[RequestOutput], usage: Usage) -> bytes:
         last = [*self._parts.ensure_one(), *self._parts.close()]
+        usage = self._reader.counted(usage, outputs)
         delta = {"type": "message_delta", "delta": self._stop(outputs), "usage": _usage(usage)}
         return (
             b"".join(map(self._told, last))
@@ -71,8 +77,9 @@ class MessagesReply:
 
     def whole(self, outputs: list[RequestOutput], usage: Usage) -> dict[str, Any]:
         list(self._parts.ensure_one())
-        content = [_block(part) for part in self._parts.items]
-        return {**self._message, "content": content, **self._stop(outputs), "usage": _usage(usage)}
+        shown = [_opened(p) if p.kind == THOUGHT and not self._shows_thoughts else p for p in self._parts.items]
+        usage = self._reader.counted(usage, outputs)
+        return {**self._message, "content": [*map(_block, shown)], **self._stop(outputs), "usage": _usage(usage)}
 
     def _stop(self, outputs: list[RequestOutput]) -> dict[str, Any]:
         choice = outputs[0].outputs[0]
@@ -82,9 +89,9 @@ class MessagesReply:
         return {"stop_reason": STOP_REASONS[reason or "stop"], "stop_sequence": None}
 
 
-def _opened(part: Part) -> dict[str, Any]:
-    """A block as it begins."""
-    return _block(Part(part.kind, "", part.id, part.name))
+def _opened(part: Part) -> Part:
+    """The part as it begins."""
+    return Part(part.kind, "", part.id, part.name)
 
 
 def _block(part: Part) -> dict[str, Any]:
@@ -112,9 +119,10 @@ def _delta(part: Part, more: str) -> dict[str, Any]:
     return {"type": "thinking_delta", "thinking": more}
 
 
-def _usage(usage: Usage) -> dict[str, int]:
+def _usage(usage: Usage) -> dict[str, Any]:
     """Cached tokens are counted apart from the others here."""
-    return {
+    thoughts = usage.thought_tokens
+    return ({} if thoughts is None else {"output_tokens_details": {"thinking_tokens": thoughts}}) | {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.cached_tokens,

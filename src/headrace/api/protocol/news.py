@@ -29,20 +29,25 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counts of tokens; the engine's, not the text's."""
+    """Counts of tokens; the engine's, not the text's. ``thought_tokens``: of the completion's, None where no thoughts
+    can come."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    thought_tokens: int | None = None
 
     def openai(self) -> dict[str, Any]:
         """As Chat Completions and Completions spell it."""
-        return {
+        out: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
+        if self.thought_tokens is not None:
+            out["completion_tokens_details"] = {"reasoning_tokens": self.thought_tokens}
+        return out
 
 
 class Reply(Protocol):

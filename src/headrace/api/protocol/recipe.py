@@ -16,9 +16,11 @@ from headrace.contract.errors import ConfigError, InvalidRequest
 from headrace.contract.extras import how_to_get
 from headrace.contract.request import SamplingParams
 
+from ..text.answer_forms import Mark, MarkTable
 from ..text.tokenizer import Tokenizer
 from .answer import Reading
 from .recipe_reading import RecipeReading
+from .thought_count import ThoughtCount
 from .tools import AUTO, ToolWish
 
 NEEDED = ("Bos", "Eos", "User", "Assistant", "System", "ThinkingStart", "ThinkingEnd", "Dsml")
@@ -117,15 +119,14 @@ class RecipeCodec:
         return self._recipe.ToolCall(str(call.get("id", "")), str(function["name"]), text)
 
     def read(self, wish: ToolWish, ids: list[int], sampling: SamplingParams) -> tuple[Reading, SamplingParams]:
-        marks = (self._ids["ThinkingStart"], self._ids["ThinkingEnd"])
-        in_thought = next((index for index in reversed(ids) if index in marks), None) == marks[0]
+        marks = {self._ids["ThinkingStart"]: Mark.THINK, self._ids["ThinkingEnd"]: Mark.END_THINK}
+        in_thought = next((marks[index] for index in reversed(ids) if index in marks), None) is Mark.THINK
         refuse(wish, in_thought, sampling)
         kept = {self._ids[name] for name in ("ThinkingStart", "ThinkingEnd", "Dsml")}
         hidden = self._tokenizer.special_ids - kept
-        return (
-            RecipeReading(self._recipe, self._decoder, self._tokenizer, in_thought, wish.names, sampling, hidden),
-            sampling,
-        )
+        thoughts = ThoughtCount(self._tokenizer, MarkTable(marks), in_thought)
+        made = (self._recipe, self._decoder, self._tokenizer, in_thought, wish.names, sampling, hidden, thoughts)
+        return RecipeReading(*made), sampling
 
 
 def refuse(wish: ToolWish, in_thought: bool, sampling: SamplingParams) -> None:
@@ -147,7 +148,7 @@ def thinking(variables: Mapping[str, Any]) -> tuple[bool, str | None]:
     effort = variables.get("reasoning_effort")
     if effort in (None, "none"):
         return thinks and effort is None, None
-    if effort not in EFFORTS:
+    if not isinstance(effort, str) or effort not in EFFORTS:
         raise InvalidRequest("reasoning_effort", f"must be none or one of {', '.join(EFFORTS)}, got {effort!r}")
     return thinks, EFFORTS[effort] if thinks else None
 

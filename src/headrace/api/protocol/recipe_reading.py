@@ -7,7 +7,7 @@ neither. Tokens whose text is held back for a stop string wait, so that nothing 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from headrace.contract.request import SamplingParams
@@ -18,6 +18,7 @@ from .answer import CallBegun, CallEnded, CallGrew, Event, Said, Thought
 from .call_body import object_of
 from .held_tokens import HeldTokens
 from .news import News
+from .thought_count import ThoughtCount
 
 
 class RecipeReading:
@@ -36,14 +37,18 @@ class RecipeReading:
         names: Collection[str],
         sampling: SamplingParams,
         hidden: Collection[int],
+        thoughts: ThoughtCount,
     ) -> None:
         self._recipe, self._decoder, self._in_thought = recipe, decoder, in_thought
-        self.tokenizer, self.names, self.hidden = tokenizer, names, hidden
+        self.tokenizer, self.names, self.hidden, self._thoughts = tokenizer, names, hidden, thoughts
         self.skips_special = sampling.skip_special_tokens
         self.includes_stop = sampling.include_stop_str_in_output
 
     def parser(self) -> RecipeParser:
         return RecipeParser(self)
+
+    def thought_tokens(self, ids: Sequence[int]) -> int | None:
+        return self._thoughts.of(ids)
 
     def processor(self) -> Any:
         """The package's parser, made to write chat chunks: of all its forms the one nearest to events."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.contract import plain
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import CHAT, KVClass, SamplingParams
 
@@ -52,11 +53,11 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def sampling_fields(self) -> dict[str, Any]:
         """Keyword arguments of SamplingParams, given ones only."""
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequest("prompt_logprobs", "is not told in streams: leave stream out")
         given = {name: getattr(self, name) for name in PLAIN_FIELDS if getattr(self, name) is not None}
         if isinstance(self.stop, list):
-            if len(self.stop) > MAX_STOPS:
-                raise InvalidRequest("stop", f"at most {MAX_STOPS} stop strings, got {len(self.stop)}")
-            given["stop"] = tuple(self.stop)
+            given["stop"] = stop_texts("stop", self.stop)
         return given
 
     def prompt_fields(self) -> dict[str, Any]:
@@ -77,6 +78,20 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def most_tokens(field: str, value: int | None) -> int | None:
+    """``max_tokens`` by a protocol's own name. Raises InvalidRequest naming that."""
+    return None if value is None else plain.whole(field, value, 1, plain.INT32_MAX)
+
+
+def stop_texts(field: str, stops: list[str] | None) -> tuple[str, ...] | None:
+    """Likewise for the stop strings."""
+    if stops is not None and len(stops) > MAX_STOPS:
+        raise InvalidRequest(field, f"at most {MAX_STOPS} stop strings, got {len(stops)}")
+    if stops is not None and not all(stops):
+        raise InvalidRequest(field, "must hold non-empty texts")
+    return tuple(stops) if stops else None
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):

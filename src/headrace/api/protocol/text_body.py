@@ -41,7 +41,7 @@ class TextBody(SamplingBody, kw_only=True):
         if self.logprobs is not None:
             fields["logprobs"] = self.logprobs
             if self.echo:
-                fields.setdefault("prompt_logprobs", self.logprobs)
+                fields["prompt_logprobs"] = max(self.logprobs, self.prompt_logprobs or 0)
         fields["structured_outputs"] = structure(self.response_format, self.structured_outputs)
         return SamplingParams(**fields)
 

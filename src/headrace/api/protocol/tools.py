@@ -12,6 +12,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import StructuredOutputs
 
 from ..text.answer_forms import AnswerForm, CallForm, Mark
+from .decode import check_depth
 
 MAX_TOOLS = 256
 MAX_NAME_CHARS = 256
@@ -63,17 +64,23 @@ class ToolWish:
     def for_template(self) -> list[dict[str, Any]] | None:
         return [function.for_template() for function in self.functions] or None
 
+    def most_calls(self, form: CallForm) -> int | None:
+        """How many calls an answer may hold; None: as many as it likes."""
+        return None if self.parallel and form.repeats else 1
+
     def constraint(
         self, form: AnswerForm, in_thought: bool, formatted: StructuredOutputs | None
     ) -> StructuredOutputs | None:
         """What the answer must look like: calls where they are demanded, calls or ``formatted`` where both are offered,
         ``formatted`` after a thought. Raises InvalidRequest where the model's form is unknown."""
+        if formatted is not None:
+            formatted.check()
         if not self.names:
             return _after_thought(formatted, form, in_thought) if in_thought else formatted
         if form.call is None:
             raise InvalidRequest(self.field, "how this model writes calls is not known: start with --tool-parser")
         if self.demanded and formatted is not None:
-            raise InvalidRequest("response_format", f"contradicts a demanded call ({self.field})")
+            raise InvalidRequest(formatted.field, f"contradicts a demanded call ({self.field})")
         calls = self._calls(form.call)
         if formatted is not None:
             calls = {"type": "or", "elements": [_as_format(formatted), calls]}
@@ -86,7 +93,7 @@ class ToolWish:
     def _calls(self, form: CallForm) -> dict[str, Any]:
         """One call, or one and more."""
         one = {"type": "or", "elements": [_call(function, form) for function in self._offered]}
-        if self.only is not None or not self.parallel:
+        if self.only is not None or self.most_calls(form) == 1:
             return one
         more = {"type": "sequence", "elements": [_literal(form.separator), one]}
         return {"type": "sequence", "elements": [one, {"type": "star", "content": more}]}
@@ -100,7 +107,8 @@ class ToolWish:
         for function in self._offered:
             begin, schema, end = _call(function, form)["elements"]
             tags.append({"type": "tag", "begin": begin["value"], "content": schema, "end": end["value"]})
-        return {"type": "triggered_tags", "triggers": [form.begin.strip()], "tags": tags}
+        once = self.most_calls(form) == 1
+        return {"type": "triggered_tags", "triggers": [form.begin.strip()], "tags": tags, "stop_after_first": once}
 
 
 def _literal(text: str) -> dict[str, Any]:
@@ -129,8 +137,17 @@ def _as_format(wanted: StructuredOutputs) -> dict[str, Any]:
     if wanted.structural_tag is not None:
         inner: dict[str, Any] = wanted.structural_tag.get("format", {})
         return inner
-    schema = json.loads(wanted.json) if isinstance(wanted.json, str) else wanted.json
-    return _json(ANY_OBJECT if schema is None else schema)
+    return _json(ANY_OBJECT if wanted.json is None else _schema(wanted))
+
+
+def _schema(wanted: StructuredOutputs) -> Any:
+    if not isinstance(wanted.json, str):
+        return wanted.json
+    try:
+        check_depth(wanted.json.encode("utf-8", "replace"))
+        return json.loads(wanted.json)
+    except (ValueError, RecursionError, InvalidRequest) as error:
+        raise InvalidRequest(wanted.field, f"json is no JSON schema: {error}") from error
 
 
 def _after_thought(formatted: StructuredOutputs | None, form: AnswerForm, in_thought: bool) -> StructuredOutputs | None:
@@ -229,7 +246,7 @@ def anthropic_tools(tools: list[dict[str, Any]] | None, choice: dict[str, Any] |
     choice = choice or {"type": AUTO}
     kinds = {"auto": AUTO, "none": NONE, "any": REQUIRED, "tool": REQUIRED}
     kind = choice.get("type")
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise InvalidRequest("tool_choice.type", f"must be one of {', '.join(kinds)}, got {kind!r}")
     only = choice.get("name") if kind == "tool" else None
     if kind == "tool" and not isinstance(only, str):

@@ -30,6 +30,17 @@ class TenancyLimits:
     wait_s: float = 60.0
 
 
+@dataclass(slots=True)
+class Served:
+    """What one tenant got since the server's start. ``turns``: sequences that went to the engine; ``wait_s``: what all
+    its sequences waited for their turns, those that gave up included."""
+
+    turns: int = 0
+    wait_s: float = 0.0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+
+
 class OverLimit(HeadraceError):
     """A tenant asks for more than it may. ``retry_after_s``: when it is worth asking again."""
 
@@ -55,6 +66,7 @@ class Tenancy:
         self._requests = {t.name: Bucket(t.requests_per_min, now) for t in tenants if t.requests_per_min}
         self._tokens = {t.name: Bucket(t.tokens_per_min, now) for t in tenants if t.tokens_per_min}
         self.waiting = Counter[str]()  # requests of which no sequence has had its turn, by tenant
+        self.served = {tenant.name: Served() for tenant in tenants}
         self.queue = FairQueue({t.name: t.weight for t in tenants}, self.limits.slots, self.limits.window)
 
     def admit_request(self, tenant: Tenant) -> None:
@@ -107,6 +119,10 @@ class Tenancy:
             }
             for tenant in self.registry.tenants
         ]
+
+    def now_s(self) -> float:
+        """Of the clock that waits are told by."""
+        return self._clock()
 
     def _left(self, buckets: Mapping[str, Bucket], tenant: Tenant, now: float) -> int | None:
         bucket = buckets.get(tenant.name)

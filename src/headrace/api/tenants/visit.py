@@ -28,6 +28,8 @@ class Visit:
         self._waits = True  # no turn has come yet
         self._over = False
         self._patience: asyncio.TimerHandle | None = None
+        self._came_s = tenancy.now_s()
+        self._served = tenancy.served[tenant.name]
         self.num_granted = 0
         self.on_turn: Callable[[], None] | None = None
         self.on_end: Callable[[Exception], None] | None = None
@@ -43,6 +45,9 @@ class Visit:
         self.num_granted += 1
         self._waits_no_more()
         self._wait_at_most(None)
+        self._served.turns += 1
+        self._served.wait_s += self._tenancy.now_s() - self._came_s
+        self._served.prompt_tokens += ticket.cost
         self._tenancy.usage.add(self._tenant.name, prompt_tokens=ticket.cost)
         if not self._first.done():
             self._first.set_result(None)
@@ -77,6 +82,7 @@ class Visit:
         self._tenancy.queue.started(self._tickets[index])
         self._tenancy.queue.count_tokens(self._tickets[index], tokens)
         self._tenancy.take_generated(self._tenant, tokens)
+        self._served.generation_tokens += tokens
         self._tenancy.usage.add(self._tenant.name, generation_tokens=tokens)
 
     def ended(self, index: int) -> None:
@@ -101,6 +107,8 @@ class Visit:
         self._over = True
         self._wait_at_most(None)
         self._waits_no_more()
+        num_untaken = len(self._tickets) - self.num_granted
+        self._served.wait_s += num_untaken * (self._tenancy.now_s() - self._came_s)
         self._give_back(num_sent)
         for ticket in reversed(self._tickets):  # those that wait go first: none of them gets a turn by this
             self._tenancy.queue.leave(ticket)

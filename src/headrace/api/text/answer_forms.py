@@ -29,7 +29,8 @@ class Mark(Enum):
 @dataclass(frozen=True, slots=True)
 class CallForm:
     """A call is ``begin``, ``{"name": NAME, KEY: ARGUMENTS}``, ``end``; several are joined by ``separator``.
-    ``bare``: no mark is needed, an answer that starts with a brace is a call."""
+    ``bare``: no mark is needed, an answer that starts with a brace is a call. ``repeats``: templates take an answer
+    with several calls back; Llama 3's raise an error at two."""
 
     name: str
     key: str
@@ -37,10 +38,11 @@ class CallForm:
     end: str = ""
     separator: str = "\n"
     bare: bool = False
+    repeats: bool = True
 
 
 HERMES = CallForm("hermes", "arguments", "<tool_call>\n", "\n</tool_call>")
-LLAMA3 = CallForm("llama3", "parameters", separator="; ", bare=True)
+LLAMA3 = CallForm("llama3", "parameters", separator="; ", bare=True, repeats=False)
 CALL_FORMS = {form.name: form for form in (HERMES, LLAMA3)}
 NAMES_TOOLS = re.compile(r"\btools\b")
 

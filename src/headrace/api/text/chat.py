@@ -1,7 +1,7 @@
 """Messages to token ids, such that no text from a message becomes a control token.
 
 The template puts control tokens between the messages; a user who writes ``<|im_end|>`` must not. So control
-spellings inside messages and tools are broken up with a private mark before rendering. In the rendering, a
+spellings inside messages, tools and variables are broken up with a private mark before rendering. In the rendering, a
 spelling without marks comes from the template and one with marks from a message, wherever the template
 moved it. Where no message holds a control spelling, the ids are those of the plain rendering.
 """
@@ -46,7 +46,7 @@ def encode_chat(
     if picture is not None and not (template or tokenizer.chat_template):
         raise InvalidRequest("messages", f"{NO_TEMPLATE}; pictures go with LLM.generate only then")
 
-    def render(said: Any, offered: Any) -> str:
+    def render(said: Any, offered: Any, told: Any) -> str:
         rendered = render_chat(
             template or tokenizer.chat_template,
             said,
@@ -54,19 +54,20 @@ def encode_chat(
             eos=tokenizer.token_text(tokenizer.eos_ids[0]) if tokenizer.eos_ids else "",
             add_generation_prompt=add_generation_prompt,
             tools=offered,
-            variables=variables,
+            variables=told,
             limits=limits,
         )
         return rendered if picture is None else rendered.replace(HOLDER, picture)
 
-    plain = render(messages, tools)
+    plain = render(messages, tools, variables)
     if context is not None:
         tokenizer.check_fits("messages", plain, context)
-    mark = _unused_mark(plain, [messages, tools])
+    mark = _unused_mark(plain, [messages, tools, variables])
     marked = plain
     for edges in (True, False):
         guard = _Guard(tokenizer.specials, mark, edges)
-        marked = render(guard.value(messages), guard.value(tools)).replace(_escaped(mark), mark)
+        guarded = [guard.value(value) for value in (messages, tools, variables)]
+        marked = render(*guarded).replace(_escaped(mark), mark)
         if marked.replace(mark, "") == plain:
             break
     return tokenizer.with_bos(_encode_marked(tokenizer, plain, marked, mark))

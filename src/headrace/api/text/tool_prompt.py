@@ -12,6 +12,7 @@ from typing import Any
 from .answer_forms import HERMES
 
 Message = Mapping[str, Any]
+RESULTS = ("tool", "function")
 INTRODUCTION = """You can use functions. Each line below describes one, with a JSON schema of its arguments:
 <tools>
 {tools}
@@ -23,8 +24,10 @@ To call a function, answer with its name and arguments in this form, once for ea
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None) -> list[Message]:
-    """``messages`` for a template that reads only role and content. Without tools in them they come back unchanged."""
-    told = [_plain_message(message) for message in messages]
+    """``messages`` for a template that reads only role and content. Without tools in them they come back unchanged.
+
+    Results and what the user says beside them are one message: some templates want the roles to alternate."""
+    told = _joined(messages)
     if not tools:
         return told
     words = INTRODUCTION.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
@@ -33,8 +36,21 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] |
     return [{"role": "system", "content": words}, *told]
 
 
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    told, before = list[Message](), ""
+    for message in messages:
+        plain, role = _plain_message(message), message["role"]
+        follows = bool(told) and told[-1]["role"] == plain["role"] == "user"
+        if follows and not {before, role}.isdisjoint(RESULTS):
+            told[-1] = {**told[-1], "content": f"{told[-1]['content']}\n{plain['content']}"}
+        else:
+            told.append(plain)
+        before = role
+    return told
+
+
 def _plain_message(message: Message) -> Message:
-    if message["role"] in ("tool", "function"):
+    if message["role"] in RESULTS:
         return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
     if not message.get("tool_calls"):
         return message

@@ -20,6 +20,7 @@ from headrace.parallel.exchange import Exchange
 from .arithmetic import Arithmetic
 from .compression import compress
 from .config import V41Config
+from .cost import step_cost
 from .draft_context import context_records
 from .drafting import V41DraftHeads
 from .expert_ranks import ParallelExperts
@@ -54,6 +55,7 @@ class V41Model:
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.kv_layout = layout
+        self.step_cost = step_cost(config)
         self.truncation = Truncation()
         self.drafts = False
         self.experts: RoutedExperts = LOCAL

@@ -5,12 +5,13 @@ Every line works row by row, so a row's result does not depend on the rows packe
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from torch import Tensor
 
 from headrace.contract.layout import KVLayout
-from headrace.contract.stats import StepCost
+from headrace.contract.stats import BoundedPairs, StepCost
 from headrace.kernels.ops import Ops
 from headrace.models.context import ForwardContext
 
@@ -19,11 +20,19 @@ from .params import DenseParams, LayerParams
 
 
 def step_cost(config: DenseConfig) -> StepCost:
-    """Matrix products and attention; norms and activations are left out, as is usual."""
+    """Matrix products and attention, of layers with a window no more than that sees; norms and activations are left
+    out, as is usual."""
     hidden, inner, layers = config.hidden_size, config.intermediate_size, config.num_layers
     q_rows, k_rows, v_rows = config.qkv_rows
     per_layer = hidden * (2 * q_rows + k_rows + v_rows + 3 * inner)
-    return StepCost(token=2 * layers * per_layer, attended=4 * layers * q_rows, sampled=2 * hidden * config.vocab_size)
+    windows = Counter(config.windows)
+    bounded = [BoundedPairs(window, 4 * count * q_rows) for window, count in sorted(windows.items()) if window]
+    return StepCost(
+        token=2 * layers * per_layer,
+        attended=4 * windows[0] * q_rows,
+        sampled=2 * hidden * config.vocab_size,
+        bounded=bounded,
+    )
 
 
 class DenseModel:

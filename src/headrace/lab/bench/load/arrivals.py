@@ -1,16 +1,20 @@
-"""What is sent and when: drawn requests at Poisson times or one after the other, or those of a recorded trace.
+"""What is sent and when: drawn requests at drawn times or one after the other, or those of a recorded trace.
 
-All of it depends on the seed alone. Prompts are token ids; those of a trace share beginnings where the trace says so.
+Drawn times are those of `vllm bench serve`: gaps of a gamma distribution, the first before the first request, all of
+them scaled so that the last request goes out after exactly count / rate seconds. All of it depends on the seed alone.
+Prompts are token ids; those of a trace share beginnings where the trace says so.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +35,8 @@ class Shot:
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """``count`` requests. ``rate``: a second, at Poisson times; None: as places become free."""
+    """``count`` requests. ``rate``: a second; None: as places become free. ``burstiness``: shape of the gaps'
+    distribution; 1: a Poisson process, less: in bursts, more: evenly, infinite: every 1 / rate seconds."""
 
     count: int
     length: int
@@ -39,14 +44,21 @@ class Synthetic:
     rate: float | None = None
     max_id: int = 40_000
     seed: int = 0
+    burstiness: float = 1.0
 
     def shots(self) -> list[Shot]:
-        drawn, at_s, out = random.Random(f"headrace load {self.seed}"), 0.0, []
-        for _ in range(self.count):
-            prompt = _ids(drawn, self.length, self.max_id)
-            out.append(Shot(at_s if self.rate else None, prompt, self.max_tokens))
-            at_s += drawn.expovariate(self.rate) if self.rate else 0.0
-        return out
+        drawn = random.Random(f"headrace load {self.seed}")
+        prompts = [_ids(drawn, self.length, self.max_id) for _ in range(self.count)]
+        times = [None] * self.count if self.rate is None else self._times(self.rate)
+        return [Shot(at_s, prompt, self.max_tokens) for at_s, prompt in zip(times, prompts)]
+
+    def _times(self, rate: float) -> list[float]:
+        """Seconds after the start, rising; the last is ``count / rate``."""
+        if math.isinf(self.burstiness):
+            return [number / rate for number in range(1, self.count + 1)]
+        drawn = random.Random(f"headrace times {self.seed}")
+        times = list(accumulate(drawn.gammavariate(self.burstiness, 1.0) for _ in range(self.count)))
+        return [at * (self.count / rate / times[-1]) for at in times] if times[-1] else [self.count / rate] * self.count
 
 
 @dataclass(frozen=True, slots=True)

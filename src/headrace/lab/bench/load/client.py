@@ -10,6 +10,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from time import perf_counter
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,14 +28,12 @@ class ServerError(HeadraceError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send to. ``counts_ids``: the server tells the ids of each event, so tokens are counted, not events.
-    ``extra``: further fields of every body, for servers that want a thing said in their own way."""
+    """Where to send to. ``extra``: further fields of every body, for servers that want things said in their way."""
 
     url: str
     model: str | None = None
     key: str | None = None
     timeout_s: float = 600.0
-    counts_ids: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
@@ -44,19 +43,17 @@ class Target:
 
 
 async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outcome:
-    """One streamed completion of exactly ``max_tokens`` tokens, greedy. Failures are in the outcome."""
+    """One streamed completion of exactly ``max_tokens`` tokens, greedy. Failures of any kind are in the outcome."""
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
     body |= {"stream": True, "stream_options": {"include_usage": True}, **target.extra}
     if target.model is not None:
         body["model"] = target.model
-    if target.counts_ids:
-        body["return_token_ids"] = True
     outcome = Outcome(perf_counter(), 0 if isinstance(prompt, str) else len(prompt))
     try:
         async with asyncio.timeout(target.timeout_s):
             async for event in _events(target, body):
                 _take(outcome, event)
-    except (HeadraceError, OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as error:
+    except Exception as error:  # whatever one server says: the figures of all other requests must not go with it
         outcome.error = str(error) or type(error).__name__
     outcome.ended_s = perf_counter()
     if outcome.error is None and not outcome.times:
@@ -64,23 +61,27 @@ async def ask(target: Target, prompt: list[int] | str, max_tokens: int) -> Outco
     return outcome
 
 
-def _take(outcome: Outcome, event: dict[str, Any]) -> None:
+def _take(outcome: Outcome, event: Any) -> None:
     now = perf_counter()
-    if "error" in event:
-        raise ServerError(str(event["error"].get("message", event["error"])))
+    if not isinstance(event, dict):
+        raise ServerError(f"an event that is no object: {str(event)[:100]}")
+    if error := event.get("error"):  # some servers write a text, and some a null beside every token
+        raise ServerError(str(error.get("message", error) if isinstance(error, dict) else error))
     usage = event.get("usage")
     if usage:
-        outcome.num_generated = usage["completion_tokens"]
+        outcome.num_generated = usage.get("completion_tokens") or 0
         outcome.num_prompt = usage.get("prompt_tokens") or outcome.num_prompt
         outcome.num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    for choice in event.get("choices", []):
-        ids = choice.get("token_ids")
-        count = len(ids) if ids is not None else int(bool(choice.get("text")))
-        if count:
-            outcome.times.append((now, count))
+    if choices := event.get("choices"):
+        outcome.times.append((now, sum(map(_num_tokens, choices))))
 
 
-async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+def _num_tokens(choice: dict[str, Any]) -> int:
+    ids = choice.get("token_ids")
+    return len(ids) if ids is not None else int(bool(choice.get("text")))
+
+
+async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[Any]:
     raw = json.dumps(body).encode()
     reader, writer = await _open(target, "POST", "/v1/completions", raw)
     try:
@@ -121,7 +122,7 @@ async def _open(
     target: Target, method: str, route: str, body: bytes
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     parts = urlsplit(target.url)
-    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    tls = _tls() if parts.scheme == "https" else None
     port = parts.port or (443 if tls else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=tls, limit=MAX_LINE)
     lines = [f"{method} {parts.path.rstrip('/')}{route} HTTP/1.1", f"host: {parts.netloc}", "connection: close"]
@@ -130,6 +131,12 @@ async def _open(
     writer.write("\r\n".join(lines).encode() + body)
     await writer.drain()
     return reader, writer
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: it reads a file of certificates, which takes longer than many an answer."""
+    return ssl.create_default_context()
 
 
 async def _head(reader: asyncio.StreamReader) -> tuple[int, bool]:

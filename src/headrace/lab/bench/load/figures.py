@@ -1,8 +1,8 @@
-"""From what was seen to figures. Definitions are those vLLM's serving benchmark uses:
+"""From what was seen to figures. Definitions are those of `vllm bench serve`, the same for whatever server answers:
 
-TTFT: from sending to the first token. E2E: to the last event. TPOT: (E2E - TTFT) / (tokens - 1), where there are two
-tokens and more. ITL: between tokens; those that come in one event share the time since the event before. Goodput:
-requests a second that keep every limit of the SLO.
+An event is a chunk of the stream with a choice in it, whatever text it brings. TTFT: from sending to the first event.
+E2E: to the last one. TPOT: (E2E - TTFT) / (tokens - 1), where there are two tokens and more. ITL: from one event to the
+next, undivided, however many tokens it brings. Goodput: requests a second that keep every limit of the SLO.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Outcome:
-    """One request as the client saw it. ``times``: when each event came, and how many tokens it brought."""
+    """One request as the client saw it. ``due_s``: when it should have gone out, where the load says so. ``times``:
+    when each event came, and how many tokens it brought as far as it says: one where there is text and no ids."""
 
     sent_s: float
     num_prompt: int
@@ -22,6 +23,12 @@ class Outcome:
     num_generated: int = 0
     num_cached: int = 0
     error: str | None = None
+    due_s: float | None = None
+
+    @property
+    def late_s(self) -> float:
+        """How long it waited here: for a place, or for this client itself."""
+        return 0.0 if self.due_s is None else max(0.0, self.sent_s - self.due_s)
 
     @property
     def tokens(self) -> int:
@@ -41,11 +48,8 @@ class Outcome:
         return (self.e2e_s - self.ttft_s) / (self.tokens - 1) if self.tokens > 1 else None
 
     def itl_s(self) -> list[float]:
-        """One gap per token after the first event's."""
-        gaps: list[float] = []
-        for (before, _), (now, count) in zip(self.times, self.times[1:]):
-            gaps += [(now - before) / count] * count
-        return gaps
+        """One gap per event after the first."""
+        return [now - before for (before, _), (now, _) in zip(self.times, self.times[1:])]
 
 
 @dataclass(frozen=True, slots=True)

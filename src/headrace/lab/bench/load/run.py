@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from time import perf_counter
 from typing import Any
@@ -33,12 +35,12 @@ async def _bench(
     target: Target, load: Synthetic | Trace, shots: list[Shot], concurrency: int | None, slo: Slo
 ) -> Report:
     [card, *_] = (await get_json(target, "/v1/models"))["data"]
-    target = replace(target, model=target.model or card["id"], counts_ids=card.get("owned_by") == "headrace")
+    target = replace(target, model=target.model or card["id"])
     warm = await ask(target, shots[0].prompt[:8], 2)
     if warm.error is not None:
         raise ServerError(f"the first request failed: {warm.error}")
     began = perf_counter()
-    outcomes, late_s = await send(target, shots, concurrency)
+    outcomes = await send(target, shots, concurrency)
     elapsed_s = perf_counter() - began
     settings: dict[str, Any] = {
         "url": target.url,
@@ -46,7 +48,7 @@ async def _bench(
         "concurrency": concurrency or "open",
         "load": _words(load, len(shots)),
         "slo": asdict(slo),
-        "latest_send_s": round(late_s, 4),
+        "latest_send_s": round(max(one.late_s for one in outcomes), 4),
         "answered": sum(one.error is None for one in outcomes),
     }
     report = Report("serve", settings)
@@ -54,24 +56,23 @@ async def _bench(
     return report.finish()
 
 
-async def send(target: Target, shots: Sequence[Shot], concurrency: int | None) -> tuple[list[Outcome], float]:
-    """All outcomes in the order of the shots, and how late the client itself was at worst."""
-    places = asyncio.Semaphore(concurrency) if concurrency else None
-    began, late_s = perf_counter(), 0.0
+async def send(target: Target, shots: Sequence[Shot], concurrency: int | None) -> list[Outcome]:
+    """All outcomes in the order of the shots. What waits for a place is sent late, and says so."""
+    places: AbstractAsyncContextManager[None] = asyncio.Semaphore(concurrency) if concurrency else nullcontext()
+    began = perf_counter()
 
     async def one(shot: Shot) -> Outcome:
-        if places is None:
-            return await ask(target, shot.prompt, shot.max_tokens)
         async with places:
-            return await ask(target, shot.prompt, shot.max_tokens)
+            outcome = await ask(target, shot.prompt, shot.max_tokens)
+        outcome.due_s = None if shot.at_s is None else began + shot.at_s
+        return outcome
 
     tasks = []
     for shot in shots:
         if shot.at_s is not None:
             await asyncio.sleep(max(0.0, began + shot.at_s - perf_counter()))
-            late_s = max(late_s, perf_counter() - began - shot.at_s)
         tasks.append(asyncio.create_task(one(shot)))
-    return list(await asyncio.gather(*tasks)), late_s
+    return list(await asyncio.gather(*tasks))
 
 
 def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo) -> None:
@@ -91,13 +92,22 @@ def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo
         "ITL": [gap for one in good for gap in one.itl_s()],
         "TPOT": [one.tpot_s for one in good if one.tpot_s is not None],
         "E2E": [one.e2e_s for one in good],
+        "sent late": [one.late_s for one in good if one.due_s is not None],
     }
     for name, values in measured.items():
-        for share in SHARES if values else ():
-            value = Spread(percentile(values, share), min(values), max(values), len(values)).scaled(1000)
-            report.add(f"{name} p{share * 100:g}", "ms", value)
+        if values:
+            _add_times(report, name, values)
     for name in ("TTFT", "ITL") if good else ():
         report.curves.append(_distribution(name, measured[name]))
+
+
+def _add_times(report: Report, name: str, values: Sequence[float]) -> None:
+    """Mean, standard deviation (of just these values) and percentiles of ``values``, in seconds."""
+    found = {"mean": statistics.fmean(values), "std": statistics.pstdev(values)}
+    found |= {f"p{share * 100:g}": percentile(values, share) for share in SHARES}
+    for what, value in found.items():
+        low, high = (value, value) if what == "std" else (min(values), max(values))
+        report.add(f"{name} {what}", "ms", Spread(value, low, high, len(values)).scaled(1000))
 
 
 def _total(report: Report, what: str, unit: str, value: float, note: str = "") -> None:
@@ -108,11 +118,11 @@ def _distribution(name: str, values: Sequence[float]) -> Curve:
     if not values:
         return Curve(name, "ms", "share", [])
     points = [(percentile(values, i / CURVE_POINTS) * 1000, i / CURVE_POINTS) for i in range(CURVE_POINTS + 1)]
-    return Curve(f"{name}, share of requests" if name == "TTFT" else f"{name}, share of tokens", "ms", "share", points)
+    return Curve(f"{name}, share of requests" if name == "TTFT" else f"{name}, share of events", "ms", "share", points)
 
 
 def _words(load: Synthetic | Trace, count: int) -> str:
     if isinstance(load, Trace):
         return f"{count} requests of {load.path.name} at {load.speed:g} times its speed"
-    when = f"{load.rate:g} a second" if load.rate else "as places become free"
+    when = f"{load.rate:g} a second, burstiness {load.burstiness:g}" if load.rate else "as places become free"
     return f"{load.count} requests of {load.length} tokens, {load.max_tokens} to generate, {when}"
