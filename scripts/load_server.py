@@ -6,9 +6,9 @@ no sequence may be open and no KV block in use, and memory must not grow: over t
 through what was resident may not rise by more than 8 MiB, or 1 KiB per request of that time. (The KV pool takes its
 pages as it is first used: choose one that fills early.) Then, with nobody else there, clients leave in the middle of
 an answer, streamed or not: ``freed_s`` is the longest time until all they held was back. An answer may take
-``--deadline`` seconds; on a machine that others use too, compare ``cpu_share`` (processors that the server got, on average) and ``silence_s`` (the longest time
-in which no client at all got a token) before blaming the server. Prints one JSON object; exits with 1 when something
-is wrong.
+``--deadline`` seconds; on a machine that others use too, compare ``cpu_share`` (processors that the server got, on
+average) and ``silence_s`` (the longest time in which no client at all got a token) before blaming the server. Prints
+one JSON object; exits with 1 when something is wrong.
 Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
 """
 
@@ -71,9 +71,9 @@ def request_bytes(port: int, body: bytes) -> bytes:
     return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
 
 
-def stream_body(rng: random.Random, tokens: int) -> bytes:
+def text_body(rng: random.Random, tokens: int, stream: bool = True) -> bytes:
     prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
-    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
+    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": stream, "ignore_eos": True}).encode()
 
 
 async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
@@ -90,7 +90,7 @@ async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
 
 async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noqa: ARG001  # a kind of client
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    raw = request_bytes(port, stream_body(rng, 2000))
+    raw = request_bytes(port, text_body(rng, 2000))
     writer.write(raw[: rng.randrange(1, len(raw))] if rng.random() < 0.2 else raw)
     await writer.drain()
     await asyncio.sleep(rng.random() * 2)
@@ -99,7 +99,7 @@ async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noq
 
 async def dawdling(port: int, rng: random.Random, tally: Tally) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-    writer.write(request_bytes(port, stream_body(rng, 64)))
+    writer.write(request_bytes(port, text_body(rng, 64)))
     await writer.drain()
     told = b""
     while piece := await reader.read(64):
