@@ -25,6 +25,12 @@ class Entry:
     resumed: tuple[int, ...] = ()  # what another engine had drawn before it came here
     kv: KVSession | None = None  # its dealings with the KV store, where there is one
 
+    @property
+    def scores(self) -> list[TokenLogprobs | None] | None:
+        """One for each token of the prompt; None where nobody asked. Of one token alone no step brings any."""
+        asked = self.request.sampling.prompt_logprobs is not None
+        return self.prompt_logprobs or ([None] if asked and len(self.request.prompt_token_ids) == 1 else None)
+
     def take_prompt_logprobs(self, news: PromptLogprobs) -> None:
         """Files a chunk's rows by position, so that a recomputed chunk overwrites itself."""
         if not self.prompt_logprobs:

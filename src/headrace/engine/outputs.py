@@ -44,7 +44,7 @@ def _delta(entry: Entry, tokens: list[int], code: int, row: int, result: StepRes
         request_id=entry.request.request_id,
         token_ids=tokens,
         logprobs=logprobs,
-        prompt_logprobs=(entry.prompt_logprobs or None) if first else None,
+        prompt_logprobs=entry.scores if first else None,
         num_cached_tokens=entry.num_cached_tokens,
         finish_reason=_REASONS.get(finish),
         stop_token=tokens[-1] if finish == Finish.STOP and tokens else None,

@@ -61,6 +61,8 @@ def test_s2_a_stop_string_over_several_tokens_never_shows(
 
     assert ask("stop-whole") == ("abc", "stop", "DEFGHIJ")
     assert ask("stop-not") == ("abcDEFGHIXxyz", "stop", None)
+    drawn = scripted.complete("stop-not", max_tokens=50).json()["usage"]["completion_tokens"]
+    assert drawn == {"scripted": 14, "pieced": 7}[tokens]  # the end is a token too
 
 
 def test_s3_half_a_character_at_the_end_of_a_prompt_is_not_continued_in_the_answer(

@@ -37,6 +37,18 @@ def test_scores_of_a_prompt_beside_its_echo(tiny: Running, logprobs: int | None,
     assert "prompt_logprobs" not in echoed
 
 
+def test_a_prompt_of_one_token_has_a_score_too_and_it_is_none(tiny: Running) -> None:
+    [choice] = tiny.complete("x", echo=True, logprobs=1, prompt_logprobs=1, max_tokens=2, n=1).json()["choices"]
+    assert choice["prompt_logprobs"] == [None]
+    assert choice["logprobs"]["tokens"][0] == "x"
+    assert [score is None for score in choice["logprobs"]["token_logprobs"]] == [True, False, False]
+    events = tiny.stream(TEXT, {"prompt": ["x", "yz"], "echo": True, "logprobs": 1, "max_tokens": 2})
+    for index, length in enumerate((1, 2)):
+        rows = [c["logprobs"]["token_logprobs"] for e in events for c in e["choices"] if c["index"] == index]
+        scores = [score for row in rows for score in row]
+        assert [score is None for score in scores] == [True, *[False] * (length + 1)]
+
+
 @pytest.mark.parametrize("echo", [False, True])
 def test_ids_of_a_text_prompt_come_once_for_each_choice(tiny: Running, echo: bool) -> None:
     body = asked(TEXT, return_token_ids=True, n=2, echo=echo, seed=1)

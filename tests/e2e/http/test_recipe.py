@@ -182,6 +182,14 @@ def test_what_it_cannot_do_is_refused(server: Running, fields: dict[str, Any], p
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
+def test_a_schema_with_a_number_too_large_for_the_package_is_refused(server: Running) -> None:
+    function = {"name": "weather", "parameters": {"type": "object", "maxProperties": 2**70}}
+    tools = [{"type": "function", "function": function}]
+    for route, more in ((CHAT, {"max_tokens": 1}), ("/tokenize", {})):
+        answer = server.post(route, {"messages": [{"role": "user", "content": "x"}], "tools": tools, **more})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages"), answer.text
+
+
 def test_other_protocols_speak_it_too(server: Running) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "q-call"}], "max_tokens": 400}
     body["tools"] = [{"name": "weather", "input_schema": WEATHER}]

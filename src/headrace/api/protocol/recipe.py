@@ -97,7 +97,7 @@ class RecipeCodec:
                 reasoning_effort=effort,
                 tools=[recipe.ToolDefinition(**_definition(tool)) for tool in tools],
             )
-        except (TypeError, ValueError, KeyError) as error:
+        except (TypeError, ValueError, KeyError, OverflowError) as error:
             raise InvalidRequest("messages", f"cannot be rendered: {error}") from error
 
     def _message(self, message: Mapping[str, Any]) -> Any:
