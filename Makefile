@@ -82,7 +82,7 @@ $(VENV)/.serve: $(VENV)/.built
 $(VENV)/.test: $(VENV)/.built
 	$(PIP) install --no-build-isolation -Cbuild-dir=build/py -e ".[test]"
 	$(PIP) install pydantic transformers && $(PIP) install --no-deps "xgrammar>=0.2.9" apache-tvm-ffi || \
-	  echo "xgrammar cannot be installed: the tests of structured outputs will be skipped"
+	  echo "xgrammar cannot be installed: the tests of structured outputs are skipped, or fail where HEADRACE_TEST_DATA is set"
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.test

@@ -8,7 +8,8 @@ Not part of CI; nothing of it is kept here. In an environment of its own:
     python scripts/check_openai_suite.py http://127.0.0.1:8000 openai-3.57.0
 
 The names are those the tests ask for. Tests of routes that are not served (stored answers, deleting models) are left
-out. Exits with 1 when something fails for another reason than a refusal that names a field.
+out. Exits with 1 when something fails for another reason than the refusals below, which are looked at one by one, or
+when fewer tests pass than did: a server that refuses all is no better than one that breaks.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ from xml.etree import ElementTree
 
 FILES = ("test_completions.py", "chat/test_completions.py", "test_responses.py", "test_models.py")
 SERVED = "(create or Models) and not delete"
+LEAST_PASSED = 95
+# What these tests ask for and is refused, with 400 and the field's name; each is the right answer.
+KNOWN = {
+    "input: is required": "the tests send none, and no stored prompt or conversation could stand for it",
+    "logit_bias: expected `int`, got `str`": "its key is `foo`, which is no token",
+    "access_programs: unknown field": "a field of accounts at OpenAI",
+}
 REFUSAL = re.compile(r"Error code: (?:400|404|422) - (.*)")
 
 
@@ -57,10 +65,12 @@ def main(url: str, suite: Path) -> int:
         passed, refused, failed = told(results)
     print(f"\n{passed} passed, {refused.total()} refused, {len(failed)} failed")
     for reason, count in refused.most_common():
-        print(f"  refused {count} times: {reason}")
+        print(f"  refused {count} times: {reason}; {KNOWN.get(reason, 'NOT EXPECTED')}")
     for line in failed:
         print(f"  FAILED {line}")
-    return 1 if failed or not passed else 0
+    if passed < LEAST_PASSED:
+        print(f"  FAILED: at least {LEAST_PASSED} are to pass")
+    return 1 if failed or passed < LEAST_PASSED or set(refused) - set(KNOWN) else 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 """Hard use of a server: many streams at once, among them clients that vanish, dawdle or send nonsense.
 
 Not part of CI. Starts ``headrace serve`` with what is given after ``--`` and keeps ``--streams`` clients on it for
-``--seconds``. Well-behaved clients must get every token of every answer; nonsense must be refused as 4xx. At the end no
-sequence may be open, every KV block must be back, and memory must not have grown since the middle of the run. (The KV
-pool takes its pages as it is first used: choose one that fills early.) An answer may take ``--deadline`` seconds; on a
-machine that others use too, compare ``cpu_share`` (processors that the server got, on average) and ``silence_s`` (the
-longest time in which no client at all got a token) before blaming the server. Prints one JSON object; exits with 1
-when something is wrong. Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
+``--seconds``. Well-behaved clients must get every token of every answer; nonsense must be refused as 4xx. At the end
+no sequence may be open and no KV block in use, and memory must not grow: over the last two thirds of the run a line
+through what was resident may not rise by more than 8 MiB, or 1 KiB per request of that time. (The KV pool takes its
+pages as it is first used: choose one that fills early.) Then, with nobody else there, clients leave in the middle of
+an answer, streamed or not: ``freed_s`` is the longest time until all they held was back. An answer may take
+``--deadline`` seconds; on a machine that others use too, compare ``cpu_share`` (processors that the server got, on
+average) and ``silence_s`` (the longest time in which no client at all got a token) before blaming the server. Prints
+one JSON object; exits with 1 when something is wrong.
+Example: ``python scripts/load_server.py --seconds 600 -- --kv-memory 128MiB --threads 2``.
 """
 
 from __future__ import annotations
@@ -19,15 +22,19 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 from headrace.lab.bench.load.client import Target, ask
 from local_server import local_server
 
 SETTLE_S = 60.0
-SLACK_BYTES = 96 << 20  # buffers of connections and caches that fill once
+LEAVERS = 10  # whose leaving is timed
+SLACK_BYTES = 8 << 20  # of an allocator
+REQUEST_BYTES = 1 << 10  # what is left of each: labels, a counter's digits; a leak is more
 BAD = [
     b"{",
     b"[]",
@@ -64,9 +71,9 @@ def request_bytes(port: int, body: bytes) -> bytes:
     return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode() + body
 
 
-def stream_body(rng: random.Random, tokens: int) -> bytes:
+def text_body(rng: random.Random, tokens: int, stream: bool = True) -> bytes:
     prompt = [rng.randrange(1000, 40_000) for _ in range(rng.randrange(4, 60))]
-    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": True, "ignore_eos": True}).encode()
+    return json.dumps({"prompt": prompt, "max_tokens": tokens, "stream": stream, "ignore_eos": True}).encode()
 
 
 async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
@@ -83,7 +90,7 @@ async def well_behaved(port: int, rng: random.Random, tally: Tally) -> None:
 
 async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noqa: ARG001  # a kind of client
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    raw = request_bytes(port, stream_body(rng, 2000))
+    raw = request_bytes(port, text_body(rng, 2000))
     writer.write(raw[: rng.randrange(1, len(raw))] if rng.random() < 0.2 else raw)
     await writer.drain()
     await asyncio.sleep(rng.random() * 2)
@@ -92,7 +99,7 @@ async def vanishing(port: int, rng: random.Random, tally: Tally) -> None:  # noq
 
 async def dawdling(port: int, rng: random.Random, tally: Tally) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
-    writer.write(request_bytes(port, stream_body(rng, 64)))
+    writer.write(request_bytes(port, text_body(rng, 64)))
     await writer.drain()
     told = b""
     while piece := await reader.read(64):
@@ -138,15 +145,35 @@ async def client(port: int, number: int, end: float, tally: Tally) -> None:
             tally.wrong[f"{name}: {type(error).__name__} {error}"] += 1
 
 
-async def load(port: int, pid: int, streams: int, seconds: float, tally: Tally) -> list[int]:
-    """Memory of the server and its children, every hundredth of the time."""
-    end, memory = time.monotonic() + seconds, list[int]()
+class Sample(NamedTuple):
+    """At one time: what is resident of the server and its children, and requests so far."""
+
+    at_s: float
+    resident: int
+    requests: int
+
+
+def growth(samples: Sequence[Sample]) -> float:
+    """Bytes by which a line through the samples (least squares) rises from the first to the last."""
+    mean_s, mean = fmean(one.at_s for one in samples), fmean(one.resident for one in samples)
+    across = sum((one.at_s - mean_s) ** 2 for one in samples)
+    together = sum((one.at_s - mean_s) * (one.resident - mean) for one in samples)
+    return together / across * (samples[-1].at_s - samples[0].at_s)
+
+
+def allowed(samples: Sequence[Sample]) -> int:
+    return max(SLACK_BYTES, REQUEST_BYTES * (samples[-1].requests - samples[0].requests))
+
+
+async def load(port: int, pid: int, streams: int, seconds: float, tally: Tally) -> list[Sample]:
+    """A sample every hundredth of the time."""
+    end, samples = time.monotonic() + seconds, list[Sample]()
     clients = [asyncio.create_task(client(port, number, end, tally)) for number in range(streams)]
     while time.monotonic() < end:
         await asyncio.sleep(seconds / 100)
-        memory.append(resident_bytes(pid))
+        samples.append(Sample(time.monotonic(), resident_bytes(pid), tally.done.total()))
     await asyncio.gather(*clients)
-    return memory
+    return samples
 
 
 def resident_bytes(pid: int) -> int:
@@ -168,17 +195,39 @@ async def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-async def settled(port: int, blocks: float) -> dict[str, float]:
+async def held_now(port: int) -> dict[str, float]:
+    seen = await metrics(port)
+    held = {name: seen[f"headrace_{name}"] for name in ("open_sequences", "requests_running", "requests_waiting")}
+    return {**held, "kv_blocks": seen["headrace_kv_cache_used_blocks"]}
+
+
+async def settled(port: int, look_s: float = 0.2) -> dict[str, float]:
     """What is still held once nobody asks for anything any more; waits for zero, but not for ever."""
     held, end = dict[str, float](), time.monotonic() + SETTLE_S
     while time.monotonic() < end:
-        seen = await metrics(port)
-        held = {name: seen[f"headrace_{name}"] for name in ("open_sequences", "requests_running", "requests_waiting")}
-        held["kv_blocks"] = max(0.0, seen["headrace_kv_cache_used_blocks"] - blocks)
+        held = await held_now(port)
         if not any(held.values()):
             break
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(look_s)
     return held
+
+
+async def leaving(port: int) -> float:
+    """Seconds until all is back that a client held who left in the middle of its answer: the longest of some. The
+    engine tells its numbers ten times a second, so a tenth of it may be the looking."""
+    longest, rng = 0.0, random.Random(1)
+    for i in range(LEAVERS):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request_bytes(port, text_body(rng, 2000, stream=i % 2 == 0)))
+        await writer.drain()
+        async with asyncio.timeout(SETTLE_S):
+            while (await held_now(port))["kv_blocks"] == 0:
+                await asyncio.sleep(0.01)
+        began = time.monotonic()
+        writer.transport.abort()
+        await settled(port, look_s=0.01)
+        longest = max(longest, time.monotonic() - began)
+    return longest
 
 
 def cpu_s(pid: int) -> float:
@@ -195,20 +244,20 @@ def cpu_s(pid: int) -> float:
 async def run(port: int, pid: int, streams: int, seconds: float, deadline_s: float) -> dict[str, object]:
     tally = Tally(deadline_s)
     await well_behaved(port, random.Random(0), tally)
-    blocks = (await metrics(port))["headrace_kv_cache_used_blocks"]
     began, before = time.monotonic(), cpu_s(pid)
-    memory = await load(port, pid, streams, seconds, tally)
+    samples = await load(port, pid, streams, seconds, tally)
     share = (cpu_s(pid) - before) / (time.monotonic() - began)
-    held = await settled(port, blocks)
+    held = await settled(port)
     if any(held.values()):
         tally.wrong["something is still held"] += 1
-    third = len(memory) // 3  # the first third fills caches and buffers
-    early, late = max(memory[third : 2 * third]), max(memory[2 * third :])
-    if late > early + SLACK_BYTES:
+    late = samples[len(samples) // 3 :]  # the first third fills caches and buffers
+    if growth(late) > allowed(late):
         tally.wrong["memory grows"] += 1
     told = {"done": dict(tally.done), "wrong": dict(tally.wrong), "held": held}
     told |= {"longest_answer_s": tally.longest_s, "silence_s": tally.silence_s, "cpu_share": share}
-    return told | {"memory_bytes": {"middle": early, "end": late, "last": memory[-1]}}
+    told |= {"freed_s": None if any(held.values()) else await leaving(port)}
+    resident = {"first": late[0].resident, "last": late[-1].resident, "growth": growth(late), "allowed": allowed(late)}
+    return told | {"memory_bytes": resident}
 
 
 def main() -> int:

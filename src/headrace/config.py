@@ -164,7 +164,7 @@ class GrammarConfig:
     grammar_timeout_s: float = 20.0
     """Longest wait for one to compile before its request is refused."""
     grammar_cache: int = 10 << 30
-    """Bytes of compiled constraints to keep; 0 keeps none."""
+    """Bytes of compiled constraints that an engine keeps; 0 keeps none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from extras import needs_compiler
 from grammars import ANYTHING, END, Chain, chains
 from harness import Outcome, make_engine, request, run
 from test_parity import bits, prompts, wishes
@@ -175,7 +175,7 @@ def test_drafts_are_cut_where_the_grammar_forbids() -> None:
     assert grammars.fitting(free, tokens, found) is found
 
 
-@pytest.mark.skipif(find_spec("xgrammar") is None, reason="needs the grammar extra")
+@needs_compiler
 def test_with_the_real_compiler(tiny: Callable[[str], Model]) -> None:
     """A vocabulary of 61 letters and signs, END among them; JSON is walked along, rolled back, and ended."""
     letters = [bytes([c]) for c in b'{}":, 0123456789-[]abcdefghijklmnopqrstuvwxyz.ABCDEFGHIJKLMNO']

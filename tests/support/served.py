@@ -20,7 +20,7 @@ from headrace._core import Scheduler
 from headrace.api.async_llm import AsyncLLM
 from headrace.api.http.app import AppSettings, build_app
 from headrace.api.http.host import EngineHost, HostLimits
-from headrace.api.http.server import Server, ServerSettings
+from headrace.api.http.server import Server, ServerSettings, listen
 from headrace.api.tenants.tenancy import Tenancy
 from headrace.api.text.tokenizer import Tokenizer, load_tokenizer
 from headrace.contract.request import Request
@@ -256,8 +256,7 @@ def running(
     codec: str = "template",
 ) -> Iterator[Running]:
     """Serves on a free port for the length of a ``with``."""
-    bound = socket.socket()
-    bound.bind(("127.0.0.1", 0))
+    bound = listen(ServerSettings(port=0))
     host = EngineHost(start, names, limits, tenancy=tenancy, codec=codec)
     server = Server(build_app(host, settings), host, ServerSettings(port=0, drain_s=drain_s))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve([bound])), daemon=True)

@@ -89,6 +89,14 @@ class Speculated:
 
 
 @dataclass(frozen=True, slots=True)
+class RowError:
+    """Why a sequence has no next token. ``by_structure``: the structured output that its request wants is at fault."""
+
+    text: str
+    by_structure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """One step's outcome, slices in plan order. ``offsets`` (S+1,) cut ``tokens`` into slices; ``num_valid`` (S,)
     says how many of a slice's rows stand. ``logprobs`` rows go with ``tokens`` (None: nobody asked).
@@ -102,7 +110,7 @@ class StepResult:
     tokens: IntArray
     logprobs: LogprobArrays | None = None
     prompt_logprobs: Mapping[int, PromptLogprobs] = field(default_factory=dict)
-    errors: Mapping[int, str] = field(default_factory=dict)
+    errors: Mapping[int, RowError] = field(default_factory=dict)
     times: StepTimes | None = None
     speculated: Speculated | None = None
 

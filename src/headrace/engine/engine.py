@@ -270,9 +270,8 @@ class Engine:
         self._deltas += collect_deltas(self._book, commit, result)
         if self._kv.voided(step.plan.step):
             return
-        for seq_id, message in result.errors.items():
-            if (entry := self._book.of_seq(seq_id)) is not None:
-                self._roster.end(entry.request.request_id, "error", message)
+        for seq_id, why in result.errors.items():
+            self._roster.end_failed(seq_id, why)
 
     def _fail(self, step: Step, error: Exception) -> None:
         """The step's own requests end with an error; those of later steps in flight are recomputed."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headrace.contract.errors import HeadraceError, InvalidRequest, WorkerError
-from headrace.grammar.compiler import Compilation, GrammarPool
+from headrace.contract.errors import HeadraceError, InvalidRequest, QueueFull
+from headrace.grammar.compiler import TOO_LONG, Compilation, GrammarPool
 
 from .book import Entry
 
@@ -60,8 +60,8 @@ class GrammarWaits:
         begun = compilation.started_s is not None
         self._pool.forsake(compilation)
         if begun:
-            return InvalidRequest(field, "took too long to compile: make it simpler")
-        return WorkerError("all threads that compile constraints are busy; try again later")
+            return InvalidRequest(field, TOO_LONG)
+        return QueueFull("all threads that compile constraints are busy; try again later")
 
     def cancel(self, entry: Entry) -> bool:
         """Forgets a request; False when it was not waiting here."""

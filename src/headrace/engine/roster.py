@@ -14,7 +14,7 @@ from headrace.contract.errors import InvalidRequest
 from headrace.contract.handoff import HandedOver
 from headrace.contract.ports import StepObserver
 from headrace.contract.request import Request
-from headrace.contract.result import TokenDelta
+from headrace.contract.result import RowError, TokenDelta
 from headrace.grammar.compiler import GrammarPool
 
 from .admission import add_sequence, sequence_fields
@@ -117,8 +117,9 @@ class Roster:
         """Whether a request lives here, in whatever state."""
         return self._book.of_request(request_id) is not None
 
-    def end(self, request_id: str, reason: str, error: str | None = None) -> None:
-        """Ends a request if it lives here, in whatever state it is."""
+    def end(self, request_id: str, reason: str, error: str | None = None, error_field: str | None = None) -> None:
+        """Ends a request if it lives here, in whatever state it is. ``error_field``: of the request, if it is its own
+        fault."""
         entry = self._book.of_request(request_id)
         if entry is None:
             return
@@ -127,9 +128,16 @@ class Roster:
             self._kv.cancel(entry)
             self.core.finish(entry.seq_id)
         self._book.close(entry)
-        self._tell(end_delta(entry, reason, error))
+        self._tell(end_delta(entry, reason, error, error_field))
         if self._observer and not waited:
             self._observer.finished(entry.seq_id, reason)
+
+    def end_failed(self, seq_id: int, why: RowError) -> None:
+        """Ends a sequence that has no next token, if it lives here."""
+        if (entry := self._book.of_seq(seq_id)) is not None:
+            wanted = entry.request.sampling.structured_outputs
+            field = wanted.field if wanted is not None and why.by_structure else None
+            self.end(entry.request.request_id, "error", why.text, field)
 
     def end_all(self, reason: str, error: str | None = None) -> None:
         """Ends every live request. One whose end fails, because the core itself is broken, is told all the same."""

@@ -18,29 +18,31 @@ from headrace.contract.request import StructuredOutputs
 from .mask import WordArray, empty_words
 
 MAX_BLANKS = 20  # white space in a row inside JSON; a model that loves line feeds must not print them for ever
+NO_TEXT = b"\xff"  # before a token's bytes: no UTF-8 text has it, so only as a token can it be asked for
 CONTROL = frozenset(range(0x20)) - {ord("\n")}
 ORIGIN = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Bytes of each id (empty: never part of a text, such as control tokens) and the ids that end an answer."""
+    """Bytes of each id and the ids that end an answer. Empty: no text and no structural tag can ask for it, as for
+    control tokens. Bytes that no UTF-8 text holds: only a structural tag that names the id can."""
 
     tokens: Sequence[bytes]
     eos_ids: tuple[int, ...]
 
 
 class Backend:
-    """A compiler for one vocabulary. ``cache_bytes`` 0 keeps nothing. Safe to share between threads."""
+    """A compiler for one vocabulary. Keeps nothing: the cache that comes with it does not count the texts it keeps, and
+    keeps those that fail. Safe to share between threads."""
 
-    def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         if missing("xgrammar"):
             raise ConfigError("structured outputs", f"need the grammar extra: {how_to_get('grammar')}")
         import xgrammar
 
         self._xgrammar = xgrammar
         self._vocabulary = vocabulary
-        self._cache: dict[str, Any] = {"cache_enabled": cache_bytes > 0, "cache_limit_bytes": cache_bytes or -1}
         self._any_text = self._compiler(vocabulary.tokens)
         self._json_text = self._compiler([_json_token(token) for token in vocabulary.tokens])
 
@@ -51,7 +53,7 @@ class Backend:
             vocab_size=len(tokens),
             stop_token_ids=list(self._vocabulary.eos_ids),
         )
-        return self._xgrammar.GrammarCompiler(info, max_threads=1, **self._cache)
+        return self._xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
 
     def compile(self, wanted: StructuredOutputs) -> Any:
         """A compiled grammar. Raises InvalidRequest naming the field when it is none."""
@@ -84,6 +86,10 @@ class Backend:
             schema, any_whitespace=True, max_whitespace_cnt=MAX_BLANKS, strict_mode=wanted.json is not None
         )
 
+    def num_bytes(self, compiled: Any) -> int:
+        """What it holds in memory."""
+        return int(compiled.memory_size_bytes)
+
     def matcher(self, compiled: Any) -> Matcher:
         return Matcher(self._xgrammar.GrammarMatcher(compiled))
 
@@ -113,9 +119,10 @@ class Matcher:
 
 
 def _json_token(token: bytes) -> bytes:
-    """Nothing for a token with a raw control character. JSON forbids them inside strings, but the compiler lets them
-    into strings of bounded length; outside strings a line feed and blanks are all the white space one needs."""
-    return token if CONTROL.isdisjoint(token) else b""
+    """No text for a token with a raw control character. JSON forbids them inside strings, but the compiler lets them
+    into strings of bounded length; outside strings a line feed and blanks are all the white space one needs. Where a
+    structural tag allows any token it may come."""
+    return token if CONTROL.isdisjoint(token) else NO_TEXT + token
 
 
 def _quoted(text: str) -> str:

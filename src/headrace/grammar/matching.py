@@ -30,6 +30,10 @@ class GrammarError(HeadraceError):
     """A sequence left its grammar. Ends that sequence only."""
 
 
+class GrammarTooSlow(GrammarError):
+    """Following it takes too long: whoever asked for it can ask for a simpler one."""
+
+
 class SequenceMatch:
     """``outputs`` are the ids generated so far, without the prompt. ``clock``: processor time of the calling thread; a
     grammar with too many ways to read the same text needs ever more of it, and a step waits for all its sequences."""
@@ -42,7 +46,7 @@ class SequenceMatch:
 
     def follow(self, outputs: Outputs) -> None:
         """Brings the matcher to the end of ``outputs``. Raises GrammarError at a token that does not fit,
-        and where following has become too slow."""
+        GrammarTooSlow where following has become too slow."""
         common = self._common(outputs)
         if common < len(self._taken):
             self._matcher.rollback(len(self._taken) - common)
@@ -55,7 +59,7 @@ class SequenceMatch:
             if not fits:
                 raise GrammarError(f"token {token} (output {len(self._taken)}) does not fit the grammar")
             if self._left_s < 0:
-                raise GrammarError("takes too long to follow: text can be read in too many ways; make it simpler")
+                raise GrammarTooSlow("takes too long to follow: text can be read in too many ways; make it simpler")
             self._taken.append(token)
 
     @contextmanager

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from headrace.contract.plan import IntArray, SequenceStart
+from headrace.contract.result import RowError
 from headrace.grammar.mask import WordArray, allowed, empty_words
-from headrace.grammar.matching import GrammarError, SequenceMatch
+from headrace.grammar.matching import GrammarError, GrammarTooSlow, SequenceMatch
 from headrace.speculation.drafter import Draft
 
 from .sampler import SampleRow
 
-NO_TOKEN = "no token satisfies both the structured output and the request's other rules"
+NO_TOKEN = RowError("no token satisfies both the structured output and the request's other rules", by_structure=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class GrammarMasks:
     """Bits of the rows that have a grammar, by row number; and the sequences that have left theirs."""
 
     words: dict[int, WordArray] = field(default_factory=dict)
-    errors: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, RowError] = field(default_factory=dict)
 
     def apply(self, logits: Tensor) -> None:
         """Device side, in place: ids that are not allowed get minus infinity. Each row alone, so its bits never
@@ -87,7 +88,8 @@ class Grammars:
             match.follow(rows[0].tokens[start.prompt_len :])
             filled = match.fill_run([int(row.tokens[-1]) for row in rows[1:]], words)
         except (GrammarError, RuntimeError) as error:
-            masks.errors[start.seq_id] = f"structured output: {error}"
+            slow = isinstance(error, GrammarTooSlow)
+            masks.errors[start.seq_id] = RowError(str(error) if slow else f"structured output: {error}", slow)
             return
         # Not filled: it has ended, and the scheduler is about to drop it; or behind a draft that will be rejected.
         masks.words.update((i, row) for i, row, known in zip(indices, words, filled) if known)

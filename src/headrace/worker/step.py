@@ -11,14 +11,14 @@ from torch import Tensor
 
 from headrace.contract.batch import PackedBatch
 from headrace.contract.plan import IntArray, SequenceStart, StepPlan
-from headrace.contract.result import LogprobArrays, PromptLogprobs, Speculated, StepTimes
+from headrace.contract.result import LogprobArrays, PromptLogprobs, RowError, Speculated, StepTimes
 
 from .device import Ticket
 from .grammars import NO_TOKEN, GrammarMasks
 from .prompt_scores import ScoreSlice
 from .speculator import Noted, Verdict, Verification
 
-NO_FINITE_LOGIT = "the model's output holds no finite logit (weights or prompt beyond its range)"
+NO_FINITE_LOGIT = RowError("the model's output holds no finite logit (weights or prompt beyond its range)")
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ def no_drafts(handle: StepHandle) -> Speculated:
     )
 
 
-def slice_errors(handle: StepHandle, failed: Mapping[int, int]) -> dict[int, str]:
+def slice_errors(handle: StepHandle, failed: Mapping[int, int]) -> dict[int, RowError]:
     """Sequences of the slices that could not be sampled, and why. ``failed``: the first row of each such slice."""
     errors = dict(handle.masks.errors)
     for s, row in failed.items():
@@ -74,7 +74,7 @@ def times_of(handle: StepHandle) -> StepTimes | None:
     return StepTimes(forward.started_ns, forward.ended_ns, sample.started_ns, sample.ended_ns)
 
 
-def row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, str]:
+def row_errors(handle: StepHandle, sampled: NDArray[np.int64], tokens: IntArray) -> dict[int, RowError]:
     """Sequences whose row gave no token that stands, and why."""
     errors = dict(handle.masks.errors)
     for row in np.flatnonzero(tokens < 0).tolist():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from extras import needs_compiler
+from marked import MarkedScript, guarded_llm, token, tokenizer_with
 from served import Running, dummy_llm, running
 from test_tools import folded, plain
 
-if find_spec("xgrammar") is None:
-    pytest.skip("needs the grammar extra", allow_module_level=True)
+pytestmark = needs_compiler
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 TEXT_SCHEMA = {
@@ -46,23 +46,61 @@ def body(**fields: Any) -> dict[str, Any]:
     return known | fields
 
 
-def test_s1_a_forced_call_cut_anywhere(tiny: Running) -> None:
-    full = tiny.post(CHAT, body(tool_choice=NAMED)).json()
-    needed = full["usage"]["completion_tokens"]
-    assert full["choices"][0]["finish_reason"] == "tool_calls"
-    for limit in range(1, needed + 1, 3 if needed > 60 else 1):
-        wanted = body(tool_choice=NAMED, max_tokens=limit)
-        whole = plain(tiny.post(CHAT, wanted).json()["choices"][0])
-        assert folded(tiny.stream(CHAT, wanted)) == whole
-        assert whole["content"] == ""
-        if whole["finish"] == "tool_calls":
-            assert [name for name, _ in whole["calls"]] == ["write"]
-            assert len(json.loads(whole["calls"][0][1])["text"]) == 30
-        else:
-            assert whole["finish"] == "length"
-            assert limit < needed
-    last = plain(tiny.post(CHAT, body(tool_choice=NAMED, max_tokens=needed)).json()["choices"][0])
-    assert last["finish"] == "tool_calls"
+WORDS = "lorem ipsum "
+LONG = {"text": {"type": "string", "minLength": 200}}
+WRITE_LONG = tool("write", {"type": "object", "properties": LONG, "required": ["text"], "additionalProperties": False})
+BEGIN, END = b'<tool_call>\n{"name": "write", "arguments": ', b"}\n</tool_call>"
+ARGUMENTS = b'{"text": "' + WORDS.encode() + 19 * token(WORDS) + b'"}'  # first in letters, then in words
+NEEDED = len(BEGIN + WORDS.encode() + END) + len('{"text": ""}') + 19 + 1  # with the token that ends the answer
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Says the call, and a grammar has to allow each of its tokens."""
+    tokenizer = tokenizer_with(tmp_path_factory.mktemp("writer"), [WORDS], special=False)
+    with running(lambda: guarded_llm(MarkedScript(tokenizer, {b"go": BEGIN + ARGUMENTS + END}))) as made:
+        made.complete("warm", max_tokens=2, structured_outputs={"choice": ["lo"]})  # loads the compiler
+        yield made
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED], ids=["required", "named"])
+def test_s1_a_forced_call_cut_anywhere(writer: Running, choice: Any) -> None:
+    """After each of its tokens, in turn whole, streamed and both. What was begun is told as far as it came."""
+    arguments = json.dumps({"text": 20 * WORDS})
+    known = 0  # letters of the arguments: never fewer with more tokens
+    for limit in range(1, NEEDED + 1):
+        wanted, told = body(tools=[WRITE_LONG, PICK], tool_choice=choice, max_tokens=limit), []
+        if limit % 3 != 1:
+            told.append(plain(writer.post(CHAT, wanted).json()["choices"][0]))
+        if limit % 3 != 2:
+            told.append(folded(writer.stream(CHAT, wanted)))
+        assert told[0] == told[-1]
+        assert (told[0]["content"], told[0]["finish"]) == ("", "length" if limit < NEEDED else "tool_calls")
+        for name, begun in told[0]["calls"]:
+            assert (name, begun) == ("write", arguments[: len(begun)])
+            assert len(begun) >= known
+            known = len(begun)
+    assert known == len(arguments)
+
+
+@pytest.mark.parametrize("limit", [20, len(BEGIN) + 30, NEEDED - len(END) - 1, NEEDED - 1, NEEDED])
+def test_s1_in_the_other_protocols(writer: Running, limit: int) -> None:
+    parameters, whole = WRITE_LONG["function"]["parameters"], {"text": 20 * WORDS}
+    said = {"messages": [{"role": "user", "content": "go"}], "max_tokens": limit}
+    tools = [{"name": "write", "input_schema": parameters}]
+    message = writer.post(MESSAGES, said | {"tools": tools, "tool_choice": {"type": "any"}}).json()
+    assert message["stop_reason"] == ("tool_use" if limit == NEEDED else "max_tokens")
+    assert all(block["type"] == "tool_use" or not block["text"] for block in message["content"])
+    flat = [{"type": "function", "name": "write", "parameters": parameters}]
+    asked = {"input": "go", "max_output_tokens": limit, "tools": flat, "tool_choice": "required"}
+    answer = writer.post(RESPONSES, asked).json()
+    assert answer["status"] == ("completed" if limit == NEEDED else "incomplete")
+    calls = [item for item in answer["output"] if item["type"] == "function_call"]
+    closed = limit >= NEEDED - 1  # all but the end of the answer
+    assert [item["status"] for item in calls] == (["completed"] if closed else ["incomplete"][: limit > len(BEGIN)])
+    if closed:
+        assert [block["input"] for block in message["content"]] == [whole]
+        assert [json.loads(item["arguments"]) for item in calls] == [whole]
 
 
 def test_arguments_stream_as_they_are_drawn(tiny: Running) -> None:

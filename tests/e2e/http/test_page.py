@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, Page, find_browser
-from served import LONG, Running, Script, Turnstile, held, running, scripted_llm
+from served import LONG, Running, Script, Turnstile, held, running, scripted_llm, text_tokenizer
 
 from headrace.api.http.page_routes import FOLDER
 from headrace.api.tenants.registry import Registry, Tenant, hash_key
@@ -140,6 +141,22 @@ def test_an_answer_is_stopped_and_a_conversation_begun_anew(browser: Browser, sc
         assert prompt_of(server, script) == "<|user|>afresh<|end|><|answer|>"
         page.click("stop")
         server.settled()
+
+
+def test_thoughts_are_shown_apart_and_not_asked_again(browser: Browser, script: Script, tmp_path: Path) -> None:
+    ending = "{% if add_generation_prompt %}<|answer|>{% endif %}{# </think> #}"
+    turns = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+    said = {b"second": b"done", b"first": b"<think>\n<b>hm</b>\n</think>\n\nyes"}
+    thinker = Script(text_tokenizer(tmp_path, chat_template=turns + ending), said)
+    with running(lambda: scripted_llm(thinker)) as server, opened(browser, server) as page:
+        say(page, "first")
+        until_status(page, " generated; first after")
+        assert [text.strip() for text in page.texts("#log p")] == ["first", "<b>hm</b>", "yes"]
+        assert page.texts("#log .thought") == [page.texts("#log p")[1]]
+        say(page, "second")
+        page.until(f"{LAST} === 'done'", "there is no second answer")
+        assert "hm" not in prompt_of(server, script)
+        assert "yes" in prompt_of(server, script)
 
 
 def test_errors_are_told_before_and_within_an_answer(browser: Browser, script: Script) -> None:

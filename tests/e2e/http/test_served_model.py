@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import pytest
+from extras import needs_compiler
 from test_processes import Served, serving
 
 from headrace import LLM, SamplingParams
@@ -47,7 +47,7 @@ def test_chat_equals_the_offline_chat(served: Served, llm: LLM) -> None:
     assert served.http.post(CHAT, json=body).json()["choices"][0]["message"]["content"] == offline.outputs[0].text
 
 
-@pytest.mark.skipif(find_spec("xgrammar") is None, reason="needs the grammar extra")
+@needs_compiler
 def test_json_by_schema(served: Served) -> None:
     properties = {"city": {"type": "string", "maxLength": 20}, "capital": {"type": "boolean"}}
     schema = {"type": "object", "properties": properties, "required": ["city", "capital"]}

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from served import LONG, Running, Script, held, running, scripted_llm, until
@@ -13,6 +14,9 @@ from served import LONG, Running, Script, held, running, scripted_llm, until
 from headrace.api.http.app import AppSettings
 from headrace.api.http.host import HostLimits
 from headrace.api.http.hosted_generation import HostedGeneration
+from headrace.api.tenants.registry import Registry, Tenant, hash_key
+from headrace.api.tenants.tenancy import Tenancy
+from headrace.api.tenants.usage import UsageBook
 from headrace.obs.metrics import TABLE, Kind
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -110,15 +114,48 @@ def test_silence_is_filled_with_comments_that_clients_skip(script: Script) -> No
         assert lines[-1] == "data: [DONE]"
 
 
+PAGE = "https://page.example"
+
+
+def readable(response: httpx.Response) -> set[str]:
+    """Headers that a page of the origin PAGE may read of this answer, beside those that every page may."""
+    assert response.headers["access-control-allow-origin"] == PAGE
+    return {name.strip().lower() for name in response.headers["access-control-expose-headers"].split(",")}
+
+
 def test_other_origins_may_call_only_when_told_so(script: Script) -> None:
-    asks = {"origin": "https://page.example", "access-control-request-method": "POST"}
+    asks = {"origin": PAGE, "access-control-request-method": "POST"}
+    body = {"prompt": "x", "max_tokens": 1}
     with running(lambda: scripted_llm(script)) as server:
         assert "access-control-allow-origin" not in server.http.options(TEXT, headers=asks).headers
-    with running(lambda: scripted_llm(script), settings=AppSettings(["https://page.example"])) as server:
-        allowed = server.http.options(TEXT, headers=asks).headers
-        assert allowed["access-control-allow-origin"] == "https://page.example"
-        stranger = server.http.options(TEXT, headers={**asks, "origin": "https://other.example"}).headers
-        assert "access-control-allow-origin" not in stranger
+    with running(lambda: scripted_llm(script), settings=AppSettings([PAGE])) as server:
+        assert server.http.options(TEXT, headers=asks).headers["access-control-allow-origin"] == PAGE
+        stranger = {**asks, "origin": "https://other.example"}
+        assert "access-control-allow-origin" not in server.http.options(TEXT, headers=stranger).headers
+        assert "access-control-allow-origin" not in server.http.post(TEXT, json=body, headers=stranger).headers
+        for stream in (False, True):
+            answer = server.http.post(TEXT, json={**body, "stream": stream}, headers=asks)
+            assert answer.status_code == 200
+            assert "x-request-id" in readable(answer) & set(answer.headers)
+        assert readable(server.http.post(TEXT, json={}, headers=asks))
+
+
+def test_a_page_may_read_refusals_and_failures(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    tenancy = Tenancy(Registry([Tenant(name="a", key_sha256=hash_key("key"), requests_per_min=1)]), UsageBook(None))
+    asks, key = {"origin": PAGE}, {"origin": PAGE, "x-api-key": "key"}
+    with running(lambda: scripted_llm(script), settings=AppSettings([PAGE]), tenancy=tenancy) as server:
+        preflight = {**asks, "access-control-request-method": "POST", "access-control-request-headers": "x-api-key"}
+        assert server.http.options(TEXT, headers=preflight).status_code == 200  # asks without a key
+        answers = [server.http.post(TEXT, json={"prompt": "x"}, headers=headers) for headers in (asks, key, key)]
+        assert [answer.status_code for answer in answers] == [401, 200, 429]
+        assert all(readable(answer) for answer in answers)
+        assert "retry-after" in readable(answers[2]) & set(answers[2].headers)
+        monkeypatch.setattr(server.host, "check_model", lambda _name: 1 / 0)
+        failed = server.http.get("/v1/models/any", headers=key)
+        assert (failed.status_code, failed.json()["error"]["code"]) == (500, "internal_error")
+        assert readable(failed)
+        counted = families(server)["headrace_http_responses"]
+        assert value(counted, "_total", route="/v1/models/{name:path}", status="500") == 1
 
 
 def test_many_streams_and_their_bad_neighbours(script: Script) -> None:
@@ -262,6 +299,7 @@ def test_a_stream_keeps_no_logprobs(tiny: Running, monkeypatch: pytest.MonkeyPat
         kept.append(sum(len(choice.logprobs or ()) for output in self.outputs for choice in output.outputs))
         close(self)
 
+    until(lambda: tiny.host.num_open == 0, "an earlier request stays open")
     monkeypatch.setattr(HostedGeneration, "close", seen)
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "ignore_eos": True, "logprobs": True}
     tiny.post(CHAT, body)

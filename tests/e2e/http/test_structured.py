@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from extras import needs_compiler
 from served import Running, dummy_llm, running
 
-if find_spec("xgrammar") is None:
-    pytest.skip("needs the grammar extra", allow_module_level=True)
+pytestmark = needs_compiler
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {
@@ -113,9 +112,15 @@ def test_s6_an_impossible_regex_is_refused_by_name(tiny: Running, regex: str) ->
     refused(tiny, "structured_outputs", structured_outputs={"regex": regex})
 
 
-def test_s7_large_numbers_in_schemas(tiny: Running) -> None:
-    large = {"type": "integer", "minimum": 0, "maximum": 20_000_000_000}
-    assert 0 <= int(text_of(tiny, structured_outputs={"json": large})) <= 20_000_000_000
+@pytest.mark.parametrize("low", [{}, {"minimum": 0}], ids=["open", "bounded"])
+def test_s7_large_numbers_in_schemas(tiny: Running, low: dict[str, int]) -> None:
+    large = {"type": "integer", "maximum": 20_000_000_000} | low
+    for seed in range(4):
+        value = int(text_of(tiny, structured_outputs={"json": large}, seed=seed))
+        assert low.get("minimum", value) <= value <= 20_000_000_000
+
+
+def test_s7_numbers_beyond_all_bounds_in_schemas(tiny: Running) -> None:
     for raw in (
         '{"json": {"type": "number", "maximum": 1e400}}',
         '{"json": "{\\"type\\": \\"number\\", \\"maximum\\": 1e400}"}',
@@ -158,15 +163,26 @@ def test_s11_a_grammar_without_a_root_is_refused(tiny: Running, grammar: str) ->
 
 def test_s13_a_model_that_loves_line_feeds_cannot_print_them_for_ever(tiny: Running) -> None:
     line_feed = tiny.post("/tokenize", {"prompt": "\n"}).json()["tokens"][0]
-    fields = {"response_format": {"type": "json_object"}, "logit_bias": {str(line_feed): 100}, "max_tokens": 120}
-    choice = tiny.complete("x", **fields, temperature=0).json()["choices"][0]
-    text = choice["text"]
-    assert text.startswith("{")
-    assert "\n" * 10 in text  # it does love them
-    assert "\n" * 21 not in text
-    assert choice["finish_reason"] in ("length", "stop")
-    if choice["finish_reason"] == "stop":
-        assert isinstance(json.loads(text), dict)
+    long = {"type": "object", "properties": {"text": {"type": "string", "minLength": 200}}, "required": ["text"]}
+    for formatted, runs, reason in (
+        ({"type": "json_object"}, 1, "stop"),
+        ({"type": "json_schema", "json_schema": {"name": "long", "schema": long}}, 3, "length"),
+    ):
+        fields = {"response_format": formatted, "logit_bias": {str(line_feed): 100}, "max_tokens": 120}
+        choice = tiny.complete("x", **fields, temperature=0).json()["choices"][0]
+        text = choice["text"]
+        assert choice["finish_reason"] == reason
+        assert text.count("\n" * 20) == runs  # it does love them
+        assert "\n" * 21 not in text
+        assert text.startswith("{\n")
+        assert is_object(text if reason == "stop" else text + '"}')  # it was cut inside the string
+
+
+def is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def test_a_request_that_excludes_every_allowed_token_ends_alone(tiny: Running) -> None:
@@ -174,10 +190,22 @@ def test_a_request_that_excludes_every_allowed_token_ends_alone(tiny: Running) -
         "structured_outputs": {"regex": "[a]+"},
         "banned_token_ids": tiny.post("/tokenize", {"prompt": "a"}).json()["tokens"],
     }
-    response = tiny.complete("x", **body)
-    assert response.status_code == 500
-    assert "no token satisfies" in response.json()["error"]["message"]
+    assert refused(tiny, "structured_outputs", **body).startswith("structured_outputs: no token satisfies")
+
+
+def test_a_grammar_that_takes_too_long_to_follow_is_the_request_s_fault(
+    tiny: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.grammar.matching.BURST_S", -1.0)  # from the first token on
+    words = "takes too long to follow: text can be read in too many ways; make it simpler"
+    formatted = {"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA}}
+    for field, value in (("structured_outputs", {"regex": "[ab]{6}"}), ("response_format", formatted)):
+        response = tiny.complete("x", **{field: value})
+        assert (response.status_code, response.json()["error"]["message"]) == (400, f"{field}: {words}")
+        assert response.json()["error"]["param"] == field
     assert tiny.complete("x", max_tokens=1).status_code == 200
+    monkeypatch.undo()
+    text_of(tiny, structured_outputs={"regex": "[ab]{6}"})
 
 
 def test_a_grammar_that_accepts_nothing_ends_alone(tiny: Running) -> None:

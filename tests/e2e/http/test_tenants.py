@@ -250,7 +250,7 @@ def slow_grammars(began: Semaphore, go: Event) -> GrammarPool:
     """Compiles nothing until it is let go; then everything is allowed."""
 
     class Backend:
-        def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None: ...
+        def __init__(self, vocabulary: Vocabulary) -> None: ...
 
         def compile(self, wanted: Any) -> Any:
             began.release()
@@ -258,6 +258,7 @@ def slow_grammars(began: Semaphore, go: Event) -> GrammarPool:
             raise InvalidRequest(wanted.field, "is too long in coming")
 
         def matcher(self, compiled: Any) -> Any: ...
+        def num_bytes(self, compiled: Any) -> int: ...
 
     return GrammarPool(lambda: Vocabulary([], (2,)), timeout_s=2 * DEADLINE_S, open_backend=Backend)
 
@@ -269,7 +270,7 @@ def test_a_constraint_that_compiles_holds_no_other_up(script: Script) -> None:
         serving(script, tenants, grammars=grammars, window=64) as (server, tenancy),
         ThreadPoolExecutor(2) as pool,
     ):
-        structured = [pool.submit(ask, server, name, "y" * 100, structured_outputs={"regex": "x"}) for name in "ab"]
+        structured = [pool.submit(ask, server, name, "y" * 100, structured_outputs={"regex": name}) for name in "ab"]
         assert all(began.acquire(timeout=DEADLINE_S) for _ in structured)
         assert (tenancy.queue.running("a"), tenancy.queue.running("b")) == (1, 1)
         assert ask(server, "c").status_code == 200

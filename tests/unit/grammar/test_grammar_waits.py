@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.contract.errors import HeadraceError, InvalidRequest
+from headrace.contract.errors import HeadraceError, InvalidRequest, QueueFull
 from headrace.contract.request import Request, SamplingParams, StructuredOutputs
 from headrace.engine.book import Book
 from headrace.engine.grammar_waits import GrammarWaits
@@ -23,19 +23,21 @@ class Waits:
 
     def __init__(self) -> None:
         self.now, self.began, self.over, self.woken = 0.0, threading.Event(), threading.Event(), threading.Event()
+        self.compiled: list[str | None] = []
         pool = GrammarPool(
             lambda: Vocabulary([], ()), threads=1, timeout_s=5.0, open_backend=self._open, clock=lambda: self.now
         )
         self.all, self._book = GrammarWaits(pool, self.woken.set), Book()
 
-    def _open(self, _vocabulary: Vocabulary, _cache_bytes: int) -> Any:
-        return SimpleNamespace(compile=self._compile)
+    def _open(self, _vocabulary: Vocabulary) -> Any:
+        return SimpleNamespace(compile=self._compile, num_bytes=len)
 
-    def _compile(self, wanted: StructuredOutputs) -> str | None:
+    def _compile(self, wanted: StructuredOutputs) -> str:
+        self.compiled.append(wanted.regex)
         if wanted.regex == "stuck":
             self.began.set()
             assert self.over.wait(DEADLINE_S)
-        return wanted.regex
+        return wanted.regex or ""
 
     def start(self, regex: str) -> Any:
         wanted = StructuredOutputs(regex=regex)
@@ -54,6 +56,15 @@ class Waits:
             entries.append(self.start("stuck"))
             assert self.began.wait(DEADLINE_S)
         return entries
+
+    def next_finished(self, count: int = 1) -> list[Any]:
+        """The next that are told of, that many; waits for them."""
+        told = self.all.finished()
+        while len(told) < count:
+            assert self.woken.wait(DEADLINE_S)
+            self.woken.clear()
+            told += self.all.finished()
+        return told
 
     def outcome(self) -> HeadraceError | None:
         [(_, error)] = self.all.finished()
@@ -90,6 +101,40 @@ def test_whose_time_is_up_keeps_no_builder_and_is_told_why(waits: Waits) -> None
     assert waits.outcome() is None
 
 
+def test_equal_constraints_wait_for_one_builder_and_leave_it_with_the_last(waits: Waits) -> None:
+    """Four choices of one request: their threads would be all that there are."""
+    entries = [waits.start("stuck") for _ in range(4)]
+    assert waits.began.wait(DEADLINE_S)
+    for entry in entries[:3]:
+        assert waits.all.cancel(entry)
+    waits.start("fine")
+    assert waits.all.finished() == []
+    waits.over.set()
+    told = waits.next_finished(2)
+    assert [(entry.grammar.compiled, error) for entry, error in told] == [("stuck", None), ("fine", None)]
+    assert waits.compiled == ["stuck", "fine"]
+
+
+def test_what_is_known_to_take_too_long_is_refused_at_once_while_it_runs(waits: Waits) -> None:
+    waits.stick()
+    also = waits.start("stuck")
+    waits.now = 6.0
+    both = waits.all.finished()
+    assert [str(error) for _, error in both] == ["structured_outputs: took too long to compile: make it simpler"] * 2
+    again = waits.start("stuck")
+    [(entry, error)] = waits.all.finished()
+    assert (entry, str(error)) == (again, str(both[0][1]))
+    assert not waits.all.cancel(also)
+    assert waits.compiled == ["stuck"]
+    waits.over.set()
+    waits.start("fine")
+    waits.next_finished()
+    waits.start("stuck")  # it was compiled in the end, and kept
+    [(entry, error)] = waits.next_finished()
+    assert (entry.grammar.compiled, error) == ("stuck", None)
+    assert waits.compiled == ["stuck", "fine"]
+
+
 def test_who_never_had_a_builder_is_not_blamed(waits: Waits) -> None:
     """Four threads stuck for one that may be waited for: that is all there are."""
     *_, last = waits.stick(4)
@@ -97,5 +142,5 @@ def test_who_never_had_a_builder_is_not_blamed(waits: Waits) -> None:
     waits.start("fine")
     waits.now = 100.0
     late = waits.outcome()
-    assert not isinstance(late, InvalidRequest)
+    assert isinstance(late, QueueFull)
     assert "busy" in str(late)

@@ -17,7 +17,7 @@ from headrace.contract.request import SamplingParams, StructuredOutputs
 from headrace.grammar.backend import Vocabulary
 from headrace.grammar.compiler import Grammar, GrammarPool
 from headrace.grammar.mask import allowed, empty_words
-from headrace.grammar.matching import BURST_S, TOKEN_S, GrammarError, SequenceMatch
+from headrace.grammar.matching import BURST_S, TOKEN_S, GrammarError, GrammarTooSlow, SequenceMatch
 
 
 class Rising:
@@ -54,10 +54,12 @@ class RisingBackend:
 
     gate, waits = threading.Event(), threading.Event()
 
-    def __init__(self, vocabulary: Vocabulary, cache_bytes: int) -> None:
-        self.opened = (vocabulary, cache_bytes)
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.opened = vocabulary
+        self.compiled: list[str | None] = []
 
     def compile(self, wanted: StructuredOutputs) -> Any:
+        self.compiled.append(wanted.regex)
         if wanted.regex == "slow":
             self.waits.set()
             assert self.gate.wait(60)
@@ -65,12 +67,15 @@ class RisingBackend:
             raise InvalidRequest(wanted.field, "is bad")
         return wanted
 
+    def num_bytes(self, compiled: Any) -> int:
+        return len(compiled.regex) * 1_000_000
+
     def matcher(self, compiled: Any) -> Any:  # noqa: ARG002  # the backend's shape
         return Rising()
 
 
 def match() -> SequenceMatch:
-    return SequenceMatch(Grammar(RisingBackend(Vocabulary([], ()), 0), None))
+    return SequenceMatch(Grammar(RisingBackend(Vocabulary([], ())), None))
 
 
 @settings(max_examples=200, deadline=None)
@@ -107,10 +112,10 @@ def pool(**settings: Any) -> GrammarPool:
 
 
 def test_a_pool_compiles_in_the_background_and_says_what_was_wrong() -> None:
-    made = pool(threads=2, cache_bytes=77)
+    made = pool(threads=2)
     good, bad = (made.request(StructuredOutputs(regex=text)) for text in ("good", "bad"))
     grammar = good.future.result(20)
-    assert grammar.backend.opened == (Vocabulary([b"a"], (0,)), 77)  # type: ignore[attr-defined]
+    assert grammar.backend.opened == Vocabulary([b"a"], (0,))  # type: ignore[attr-defined]
     with pytest.raises(InvalidRequest, match="structured_outputs: is bad"):
         bad.future.result(20)
     made.close()
@@ -195,11 +200,11 @@ def follow_slowly(call_s: float, tokens: int) -> None:
 
 def test_a_grammar_that_needs_more_and_more_time_ends_its_own_sequence_only() -> None:
     follow_slowly(TOKEN_S / 2, 200)
-    with pytest.raises(GrammarError, match="too long to follow"):
+    with pytest.raises(GrammarTooSlow, match="too long to follow"):
         follow_slowly(TOKEN_S * 2, 200)
 
 
 def test_a_slow_beginning_alone_is_no_reason() -> None:
     follow_slowly(BURST_S / 4, 2)
-    with pytest.raises(GrammarError, match="too long to follow"):
+    with pytest.raises(GrammarTooSlow, match="too long to follow"):
         follow_slowly(BURST_S / 4, 4)

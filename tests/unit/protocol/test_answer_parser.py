@@ -129,6 +129,21 @@ def test_marks_that_are_tokens_are_not_found_in_text() -> None:
     assert parts(answer) == ("c<think>", "a</think>b", [])
 
 
+@pytest.mark.parametrize(
+    ("marks", "inner"),
+    [
+        (TEXTS, "<tool_call> and <think>"),
+        (MarkTable({1: Mark.CALL}), Mark.CALL),
+        (MarkTable({1: Mark.THINK}), Mark.THINK),
+    ],
+    ids=str,
+)
+def test_inside_a_format_marks_are_text(marks: MarkTable, inner: Piece) -> None:
+    plan = AnswerPlan(FULL, marks, {"f"}, guaranteed=True, formatted=True)
+    spelled = inner if isinstance(inner, str) else inner.value
+    assert parts(read(['{"a": "', inner, '"}'], plan)) == (f'{{"a": "{spelled}"}}', "", [])
+
+
 def test_a_thought_that_the_prompt_began() -> None:
     plan = AnswerPlan(AnswerForm(None, thinks=True), TEXTS, in_thought=True)
     assert parts(read(["hm\n</think>\n\nyes"], plan)) == ("yes", "hm", [])

@@ -221,3 +221,23 @@ def test_a_turn_that_came_to_nothing_costs_nothing() -> None:
     queue.leave(gone)
     queue.offer(after)
     assert (gone.rank, after.rank) == (200, 5)
+
+
+def test_tenants_that_ask_for_nothing_cost_nothing() -> None:
+    class Counting(dict[str, object]):
+        looked = 0
+
+        def values(self) -> object:  # type: ignore[override]
+            Counting.looked += len(self)
+            return super().values()
+
+    queue = FairQueue({f"t{i}": 1.0 for i in range(10_000)}, slots=4, window=1000)
+    queue._lines, queue._active = Counting(queue._lines), Counting()  # type: ignore[assignment]
+    for name in ("t1", "t9999"):
+        ticket = Ticket(name, 10, nothing)
+        queue.offer(ticket)
+        queue.started(ticket)
+        queue.leave(ticket)
+    assert ticket.state == "over"
+    assert Counting.looked < 20
+    assert not queue._active

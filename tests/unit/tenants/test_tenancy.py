@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from hmac import compare_digest
 from pathlib import Path
 
 import pytest
 
+from headrace.api.tenants import registry as registry_file
 from headrace.api.tenants.buckets import Bucket
 from headrace.api.tenants.registry import Registry, Tenant, hash_key, new_key
 from headrace.api.tenants.tenancy import OverLimit, Served, Tenancy, TenancyLimits
@@ -95,6 +97,21 @@ def test_the_file_holds_hashes_and_finds_keys(tmp_path: Path) -> None:
     assert loaded.find("") is None
     assert loaded.find(hash_key(keys[0])) is None
     assert loaded.find("\ud800") is None
+
+
+@pytest.mark.parametrize("key", ["k0", "k2", "nobody's"])
+def test_every_hash_is_compared_whichever_it_is(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each by the function that takes the same time wherever two differ."""
+    registry, compared = Registry([tenant(f"t{i}", f"k{i}") for i in range(3)]), list[str]()
+
+    def compare(given: str, known: str) -> bool:
+        compared.append(known)
+        return compare_digest(given, known)
+
+    monkeypatch.setattr(registry_file.hmac, "compare_digest", compare)
+    found = registry.find(key)
+    assert (None if found is None else found.name) == {"k0": "t0", "k2": "t2"}.get(key)
+    assert compared == [one.key_sha256 for one in registry.tenants]
 
 
 @pytest.mark.parametrize(

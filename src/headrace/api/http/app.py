@@ -37,6 +37,7 @@ from .tenants import Guarded, accounting, admit, tenant_of, tenant_routes
 
 log = logging.getLogger("headrace.serve")
 SWITCHED = {"/admin/tenants": "--tenants", "/v1/embeddings": "--embedding-model", "/debug/profile": "--profile"}
+FOR_PAGES = ("x-request-id", "retry-after")  # headers that a page of another origin may read, too
 
 Asked = TypeVar("Asked", ChatBody, TextBody, MessagesBody, ResponsesBody)
 
@@ -78,13 +79,18 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     if host.tenancy is not None:
         app.include_router(tenant_routes(host.tenancy))
         app.add_middleware(Guarded, tenancy=host.tenancy)
+    app.add_middleware(Unforeseen)
     app.add_middleware(Counted, host=host)
     app.add_middleware(Observed, observers=host.observers, model=host.names[0])
     if settings.log_requests:
         app.add_middleware(RequestLog, routes=[getattr(route, "path", "") for route in app.routes])
     if settings.cors_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=FOR_PAGES,
         )
     return app
 
@@ -155,15 +161,34 @@ def _add_errors(app: FastAPI) -> None:
         words = {404: f"there is no route {path}{switch}", 405: f"{request.method} is not for {path}"}
         return _refusal(request, HttpError(error.status_code, words.get(error.status_code, str(error.detail))))
 
-    @app.exception_handler(Exception)
-    async def unexpected(request: Request, error: Exception) -> Response:
-        return _refusal(request, as_http(error))
-
 
 def _refusal(request: Request, error: HttpError) -> Response:
     request.state.error = error.word
     speaks_anthropic = request.url.path.startswith("/v1/messages")
     return json_response(error.anthropic() if speaks_anthropic else error.openai(), error.status, error.headers)
+
+
+class Unforeseen:
+    """Answers what nobody foresaw, with 500: here, so that whatever counts answers or lets pages read them sees it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = scope["type"] != "http"
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            if begun:
+                raise  # no second answer: the connection ends
+            log.exception("a request failed")
+            await _refusal(Request(scope), as_http(error))(scope, receive, send)
 
 
 class Counted:

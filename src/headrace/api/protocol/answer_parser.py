@@ -23,7 +23,8 @@ from .thought_count import ThoughtCount
 class AnswerPlan:
     """How to read an answer. ``names``: functions that may be called; another name is text. ``guaranteed``: a grammar
     sees to the form. ``demanded``: outside thoughts it allows calls only. ``in_thought``: the prompt has begun one.
-    ``most_calls``: further ones are dropped; None: there may be any number."""
+    ``formatted``: text has a form in which marks are nothing but text. ``most_calls``: further ones are dropped; None:
+    there may be any number."""
 
     form: AnswerForm = field(default_factory=AnswerForm)
     marks: MarkTable = field(default_factory=MarkTable)
@@ -31,6 +32,7 @@ class AnswerPlan:
     guaranteed: bool = False
     demanded: bool = False
     in_thought: bool = False
+    formatted: bool = False
     thoughts: ThoughtCount | None = None
     most_calls: int | None = None
 
@@ -98,7 +100,9 @@ class AnswerParser:
 
     def _in_text(self, piece: Piece) -> None:
         call = self._plan.form.call if self._plan.names else None
-        if piece is Mark.THINK and self._plan.form.thinks:
+        if self._plan.formatted and not self._at_start:
+            self._say(piece.value if isinstance(piece, Mark) else piece)
+        elif piece is Mark.THINK and self._plan.form.thinks:
             self._state = self._in_thought
             self._rest()
         elif isinstance(piece, Mark) and piece in (Mark.CALL, Mark.PYTHON) and call is not None:

@@ -82,14 +82,24 @@ class ChatTemplateCodec:
 
     def read(self, wish: ToolWish, ids: list[int], sampling: SamplingParams) -> tuple[Reading, SamplingParams]:
         form = self._form
-        in_thought = opens_thought(form, self._tokenizer, ids)
-        wanted = wish.constraint(form, in_thought, sampling.structured_outputs)
+        in_thought, marks = opens_thought(form, self._tokenizer, ids), mark_table(form, self._tokenizer)
+        formatted = sampling.structured_outputs
+        wanted = wish.constraint(form, in_thought, formatted, marks)
         sampling = msgspec.structs.replace(sampling, structured_outputs=wanted)
         guaranteed = wanted is not None and wanted.structural_tag is not None
-        marks = mark_table(form, self._tokenizer, spelled=guaranteed)
         thoughts = ThoughtCount(self._tokenizer, marks, in_thought) if form.thinks else None
         most = None if form.call is None else wish.most_calls(form.call)
-        plan = AnswerPlan(form, marks, wish.names, guaranteed, wish.demanded, in_thought, thoughts, most)
+        plan = AnswerPlan(
+            form,
+            marks,
+            wish.names,
+            guaranteed=guaranteed,
+            demanded=wish.demanded,
+            in_thought=in_thought,
+            formatted=formatted is not None and formatted.structural_tag is None,
+            thoughts=thoughts,
+            most_calls=most,
+        )
         return AnswerPlan() if plan.plain else plan, sampling
 
 

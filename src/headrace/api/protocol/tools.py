@@ -11,7 +11,7 @@ from typing import Any
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import StructuredOutputs
 
-from ..text.answer_forms import AnswerForm, CallForm, Mark
+from ..text.answer_forms import AnswerForm, CallForm, Mark, MarkTable
 from .decode import check_depth
 
 MAX_TOOLS = 256
@@ -69,57 +69,74 @@ class ToolWish:
         return None if self.parallel and form.repeats else 1
 
     def constraint(
-        self, form: AnswerForm, in_thought: bool, formatted: StructuredOutputs | None
+        self, form: AnswerForm, in_thought: bool, formatted: StructuredOutputs | None, marks: MarkTable
     ) -> StructuredOutputs | None:
         """What the answer must look like: calls where they are demanded, calls or ``formatted`` where both are offered,
-        ``formatted`` after a thought. Raises InvalidRequest where the model's form is unknown."""
+        ``formatted`` after a thought. ``marks`` that are tokens bound these as tokens, whatever letters say. Raises
+        InvalidRequest where the model's form is unknown."""
         if formatted is not None:
             formatted.check()
         if not self.names:
-            return _after_thought(formatted, form, in_thought) if in_thought else formatted
+            return _after_thought(formatted, form, in_thought, marks) if in_thought else formatted
         if form.call is None:
             raise InvalidRequest(self.field, "how this model writes calls is not known: start with --tool-parser")
         if self.demanded and formatted is not None:
             raise InvalidRequest(formatted.field, f"contradicts a demanded call ({self.field})")
-        calls = self._calls(form.call)
+        calls = self._calls(form.call, marks)
         if formatted is not None:
             calls = {"type": "or", "elements": [_as_format(formatted), calls]}
         elif not self.demanded:
             if not any(function.strict for function in self._offered):
                 return None
-            calls = self._strict(form.call)
-        return _tag(_thinking(calls, form, in_thought), self.field)
+            calls = self._strict(form.call, marks)
+        return _tag(_thinking(calls, form, in_thought, marks), self.field)
 
-    def _calls(self, form: CallForm) -> dict[str, Any]:
+    def _calls(self, form: CallForm, marks: MarkTable) -> dict[str, Any]:
         """One call, or one and more."""
-        one = {"type": "or", "elements": [_call(function, form) for function in self._offered]}
+        one = {"type": "or", "elements": [_call(function, form, marks) for function in self._offered]}
         if self.only is not None or self.most_calls(form) == 1:
             return one
-        more = {"type": "sequence", "elements": [_literal(form.separator), one]}
-        return {"type": "sequence", "elements": [one, {"type": "star", "content": more}]}
+        return _sequence(one, {"type": "star", "content": _sequence(_literal(form.separator), one)})
 
-    def _strict(self, form: CallForm) -> dict[str, Any]:
-        """Free text; but what begins as a call is one."""
+    def _strict(self, form: CallForm, marks: MarkTable) -> dict[str, Any]:
+        """Free text; but what begins as a call is one. No thought begins within: what is in one is no call."""
         if form.bare:
-            text = [{"type": "regex", "pattern": "[^{ \\t\\n]"}, {"type": "any_text"}]
-            return {"type": "or", "elements": [{"type": "sequence", "elements": text}, self._calls(form)]}
-        tags = []
-        for function in self._offered:
-            begin, schema, end = _call(function, form)["elements"]
-            tags.append({"type": "tag", "begin": begin["value"], "content": schema, "end": end["value"]})
-        once = self.most_calls(form) == 1
-        return {"type": "triggered_tags", "triggers": [form.begin.strip()], "tags": tags, "stop_after_first": once}
+            text = {"type": "any_text", "excludes": sorted(m.value for m in marks.known & {Mark.PYTHON, Mark.THINK})}
+            free = _sequence({"type": "regex", "pattern": "[^{< \\t\\n]|<[^|]"}, text)
+            return {"type": "or", "elements": [free, self._calls(form, marks)]}
+        tags = [_call(function, form, marks) for function in self._offered]
+        told = {"tags": tags, "stop_after_first": self.most_calls(form) == 1}
+        call, think = marks.id_of(Mark.CALL), marks.id_of(Mark.THINK)
+        if call is None:
+            never = [Mark.THINK.value] if Mark.THINK in marks.known else []
+            return {"type": "triggered_tags", "triggers": [Mark.CALL.value], "excludes": never, **told}
+        none = [] if think is None else [think]
+        return {"type": "token_triggered_tags", "trigger_tokens": [call], "exclude_tokens": none, **told}
 
 
 def _literal(text: str) -> dict[str, Any]:
     return {"type": "const_string", "value": text}
 
 
-def _call(function: Function, form: CallForm) -> dict[str, Any]:
-    begin = f"{form.begin}{{{json.dumps('name')}: {json.dumps(function.name)}, {json.dumps(form.key)}: "
+def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "sequence", "elements": list(elements)}
+
+
+def _edge(mark: Mark, marks: MarkTable) -> str | dict[str, Any]:
+    """The begin or end of a tag."""
+    index = marks.id_of(mark)
+    return mark.value if index is None else {"type": "token", "token": index}
+
+
+def _call(function: Function, form: CallForm, marks: MarkTable) -> dict[str, Any]:
+    """A tag, or without marks what would be in it."""
+    before, after = form.begin.removeprefix(Mark.CALL.value), form.end.removesuffix(Mark.END_CALL.value)
+    begin = f"{before}{{{json.dumps('name')}: {json.dumps(function.name)}, {json.dumps(form.key)}: "
     schema = ANY_OBJECT if function.parameters is None else function.parameters
-    elements = [_literal(begin), _json(schema), _literal("}" + form.end)]
-    return {"type": "sequence", "elements": elements}
+    body = _sequence(_literal(begin), _json(schema), _literal("}" + after))
+    if form.bare:
+        return body
+    return {"type": "tag", "begin": _edge(Mark.CALL, marks), "content": body, "end": _edge(Mark.END_CALL, marks)}
 
 
 def _json(schema: Any) -> dict[str, Any]:
@@ -150,24 +167,24 @@ def _schema(wanted: StructuredOutputs) -> Any:
         raise InvalidRequest(wanted.field, f"json is no JSON schema: {error}") from error
 
 
-def _after_thought(formatted: StructuredOutputs | None, form: AnswerForm, in_thought: bool) -> StructuredOutputs | None:
+def _after_thought(
+    formatted: StructuredOutputs | None, form: AnswerForm, in_thought: bool, marks: MarkTable
+) -> StructuredOutputs | None:
     if formatted is None:
         return None
-    return _tag(_thinking(_as_format(formatted), form, in_thought), formatted.field)
+    return _tag(_thinking(_as_format(formatted), form, in_thought, marks), formatted.field)
 
 
-def _thinking(content: dict[str, Any], form: AnswerForm, in_thought: bool) -> dict[str, Any]:
+def _thinking(content: dict[str, Any], form: AnswerForm, in_thought: bool, marks: MarkTable) -> dict[str, Any]:
     """``content`` after the thought that the prompt has begun, or that the model may begin."""
     if not form.thinks:
         return content
-    begin = "" if in_thought else Mark.THINK.value
-    thought: dict[str, Any] = {"type": "tag", "begin": begin, "content": {"type": "any_text"}}
-    thought["end"] = Mark.END_THINK.value
-    blanks = {"type": "regex", "pattern": "[\\n]{0,2}"}
-    thought = {"type": "sequence", "elements": [thought, blanks]}
-    if not in_thought:
-        thought = {"type": "optional", "content": thought}
-    return {"type": "sequence", "elements": [thought, content]}
+    end = marks.id_of(Mark.END_THINK)
+    anything = {"type": "any_text"} if end is None else {"type": "any_tokens", "exclude_tokens": [end]}
+    begin = "" if in_thought else _edge(Mark.THINK, marks)
+    thought = {"type": "tag", "begin": begin, "content": anything, "end": _edge(Mark.END_THINK, marks)}
+    thought = _sequence(thought, {"type": "regex", "pattern": "[\\n]{0,2}"})
+    return _sequence(thought if in_thought else {"type": "optional", "content": thought}, content)
 
 
 def _tag(content: dict[str, Any], field: str) -> StructuredOutputs:

@@ -52,6 +52,7 @@ class FairQueue:
 
     def __init__(self, weights: dict[str, float], slots: int, window: int, share: float = 0.75) -> None:
         self._lines = {name: Line(weight) for name, weight in weights.items()}
+        self._active: dict[str, Line] = {}  # those that wait or run, of thousands perhaps that do not
         self._slots = slots
         self._window = window
         self._own_window = window if len(weights) < 2 else max(1, window // 2)
@@ -70,8 +71,9 @@ class FairQueue:
         """Queues it; it may be granted at once."""
         line = self._lines[ticket.tenant]
         if not line.active:
-            others = [one.served - one.owed for one in self._lines.values() if one.active]
+            others = [one.served - one.owed for one in self._active.values()]
             line.served = max(line.served, min(others, default=self._floor))
+            self._active[ticket.tenant] = line
         line.waiting.append(ticket)
         self._grant()
 
@@ -103,6 +105,7 @@ class FairQueue:
             line.running -= 1
             self._prefill(ticket, -1 if state == "prefilling" else 0)
         if not line.active:
+            self._active.pop(ticket.tenant, None)
             self._floor = max(self._floor, line.served - line.owed)
         self._grant()
 
@@ -129,7 +132,7 @@ class FairQueue:
     def _next(self) -> Line | None:
         """The line to serve. If its first prompt does not fit, nobody overtakes it: large prompts get their turn.
         But a tenant at its own bounds does not hold up the others."""
-        open_lines = [line for line in self._lines.values() if line.waiting and self._below_cap(line)]
+        open_lines = [line for line in self._active.values() if line.waiting and self._below_cap(line)]
         line = min(open_lines, key=lambda one: one.served, default=None)
         return line if line is not None and self._fits(line.waiting[0]) else None
 

@@ -107,12 +107,19 @@ class MarkTable:
     ids: Mapping[int, Mark] = field(default_factory=dict)
     texts: Mapping[str, Mark] = field(default_factory=dict)
 
+    @property
+    def known(self) -> frozenset[Mark]:
+        return frozenset((*self.ids.values(), *self.texts.values()))
 
-def mark_table(form: AnswerForm, tokenizer: Tokenizer, *, spelled: bool = False) -> MarkTable:
-    """``spelled``: letters count as well as tokens; for answers whose grammar says where marks stand."""
+    def id_of(self, mark: Mark) -> int | None:
+        """The token that the mark is; None where it is only text."""
+        return next((index for index, known in self.ids.items() if known is mark), None)
+
+
+def mark_table(form: AnswerForm, tokenizer: Tokenizer) -> MarkTable:
+    """The marks of ``form`` in this vocabulary."""
     ids = {index: mark for mark in form.marks if (index := tokenizer.added_id(mark.value)) is not None}
-    tokens = set() if spelled else set(ids.values())
-    return MarkTable(ids, {mark.value: mark for mark in form.marks if mark not in tokens})
+    return MarkTable(ids, {mark.value: mark for mark in form.marks if mark not in ids.values()})
 
 
 def opens_thought(form: AnswerForm, tokenizer: Tokenizer, prompt: list[int]) -> bool:

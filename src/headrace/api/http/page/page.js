@@ -67,6 +67,7 @@ async function answer(asked) {
   const began = performance.now();
   let first = null;
   let usage = null;
+  let thoughts = null;
   let complete = false;
   running = new AbortController();
   busy(true);
@@ -77,10 +78,11 @@ async function answer(asked) {
       const news = JSON.parse(data);
       if (news.error) throw new Error(news.error.message);
       usage = news.usage ?? usage;
-      const text = news.choices[0]?.delta.content;
-      if (!text) continue;
+      const { content, reasoning_content: thought } = news.choices[0]?.delta ?? {};
+      if (!content && !thought) continue;
       first ??= performance.now();
-      line.textContent += text;
+      if (thought) (thoughts ??= think(line)).textContent += thought;
+      if (content) line.textContent += content;
       follow();
     }
     if (!complete) throw new Error("the connection ended before the answer did");
@@ -93,6 +95,13 @@ async function answer(asked) {
     running = null;
     busy(false);
   }
+}
+
+// Thoughts stand before the answer and are no part of the conversation.
+function think(line) {
+  const thoughts = say("thought", "");
+  line.before(thoughts);
+  return thoughts;
 }
 
 function tell(error) {
