@@ -48,6 +48,7 @@ for number, end in zip((3, 4), high):
 os.execv(sys.argv[3], sys.argv[3:])
 """
 WHERE = """(() => {
+  document.getElementById(ID).scrollIntoView({ block: "nearest" }); // as a reader would
   const box = document.getElementById(ID).getBoundingClientRect();
   const at = { x: box.x + box.width / 2, y: box.y + box.height / 2 };
   return { ...at, seen: document.elementFromPoint(at.x, at.y)?.id === ID };

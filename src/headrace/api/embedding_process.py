@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from headrace.contract.errors import EngineDead
-from headrace.engine.orphans import end_with, leave_signals_to_the_front
+from headrace.engine.orphans import born_deaf, end_with, leave_signals_to_the_front
 
 from .embedder import Encoder, EncoderInputs, encoder_folder
 
@@ -69,7 +69,8 @@ class EmbeddingProcess:
 
     def _begin_loading(self) -> Future[list[list[float]]]:
         self._load_by_s = time.monotonic() + LOAD_S
-        self._loaded = self._pool.submit(_vectors, self._folder, self._num_threads, [])
+        with born_deaf():  # the pool starts its process with the first call
+            self._loaded = self._pool.submit(_vectors, self._folder, self._num_threads, [])
         self._loaded.add_done_callback(self._answered)
         return self._loaded
 

@@ -21,7 +21,7 @@ from typing import Any
 from headrace import env
 from headrace.config import EngineConfig, kv_format, resolve
 from headrace.contract.errors import ConfigError, GroupBroken, HeadraceError
-from headrace.engine.orphans import end_with, leave, leave_signals_to_the_front
+from headrace.engine.orphans import born_deaf, end_with, leave, leave_signals_to_the_front
 from headrace.kernels.processors import usable_processors
 from headrace.models.context import Model
 from headrace.models.dense.sharded import ShardedModel
@@ -52,7 +52,7 @@ class Team:
 
     def _start(self, rank: int, settings: dict[str, Any]) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, born_deaf():
             call = f"follower_main({theirs.fileno()}, {os.getpid()})"
             words = f"from headrace.api.tensor_team import follower_main; {call}"
             process = subprocess.Popen([sys.executable, "-c", words], pass_fds=[theirs.fileno()])

@@ -17,6 +17,7 @@ from .embed import embed
 from .generate import generate
 from .golden import golden_app
 from .guard import GuardedCommand
+from .help import CommandGroup
 from .interrupts import end_in_order_when_asked, leaving_at_once
 from .kv import kv_app
 from .kvstore import kvstore_app
@@ -24,6 +25,15 @@ from .models import models_app
 from .run import run
 from .serve import serve
 from .tenants import tenants_app
+
+GROUPS: dict[str, Callable[[], typer.Typer]] = {
+    "models": models_app,
+    "tenants": tenants_app,
+    "bench": bench_app,
+    "kv": kv_app,
+    "golden": golden_app,
+    "kvstore": kvstore_app,
+}
 
 
 def build_app() -> typer.Typer:
@@ -33,17 +43,15 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # its panels cut names and values off where the terminal is narrow
+        cls=CommandGroup,
         context_settings={"help_option_names": ["--help", "-h"]},
     )
     app.callback()(top)
     for command in (run, chat, generate, serve, embed, doctor, *_explain()):
         app.command(cls=GuardedCommand)(command)
-    app.add_typer(models_app(), name="models")
-    app.add_typer(tenants_app(), name="tenants")
-    app.add_typer(bench_app(), name="bench")
-    app.add_typer(kv_app(), name="kv")
-    app.add_typer(golden_app(), name="golden")
-    app.add_typer(kvstore_app(), name="kvstore")
+    for name, group in GROUPS.items():
+        app.add_typer(group(), name=name, cls=CommandGroup)
     return app
 
 
@@ -75,6 +83,6 @@ def main() -> None:
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # a terminal that lacks a character must not end the program
     with leaving_at_once():
-        app = build_app()
+        command = typer.main.get_command(build_app())
     end_in_order_when_asked()
-    app(prog_name="headrace")
+    command(prog_name="headrace")

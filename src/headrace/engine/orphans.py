@@ -11,16 +11,30 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import NoReturn
 
 PERIOD_S = 0.5
 TO_THE_GROUP = (signal.SIGINT, signal.SIGHUP)  # Ctrl-C, and a terminal that is closed
 
 
+@contextmanager
+def born_deaf() -> Iterator[None]:
+    """For the front, around the start of a child: signals to the whole group wait there until the child has called
+    ``leave_signals_to_the_front``. Before it can, it imports for seconds, and Ctrl-C would show where it was."""
+    resource_tracker.ensure_running()  # its start, otherwise done in here, lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, TO_THE_GROUP)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def leave_signals_to_the_front() -> None:
     """For the child, first of all: signals that reach the whole group do not end it; the front decides what ends."""
     for number in TO_THE_GROUP:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TO_THE_GROUP)
 
 
 def leave() -> NoReturn:

@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from .local_socket import address_in, make_folder, open_socket
+from .orphans import born_deaf
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ def spawn(main: Callable[..., None], name: str, build: Any, argument: Any, *more
         arguments = (build, argument, address, os.getpid(), *more)
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=main, args=arguments, name=name, daemon=True)
-        process.start()
+        with born_deaf():
+            process.start()
         undo.pop_all()
     return Spawned(folder, socket, process)

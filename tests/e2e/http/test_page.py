@@ -23,6 +23,10 @@ MARKUP = "<img src=x onerror=alert(1)><b>bold</b>"
 LAST = "[...document.querySelectorAll('#log .assistant')].at(-1)?.textContent"
 
 
+SCROLLS = """["load", "tenants", "form"].map((id) => document.getElementById(id)).concat(document.documentElement)
+    .filter((box) => box.scrollWidth > box.clientWidth).map((box) => box.id || "page")"""  # to the side: what is wider
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = find_browser()
@@ -135,7 +139,7 @@ def test_an_answer_is_stopped_and_a_conversation_begun_anew(browser: Browser, sc
         page.click("clear")
         server.settled()
         page.until("!document.getElementById('send').disabled", "it still waits")
-        assert page.texts("#log p") == []
+        assert page.texts("#log p") == ["Nothing has been said yet."]
         say(page, "afresh")
         page.until(f"{LAST}?.length > 3", "no answer comes")
         assert prompt_of(server, script) == "<|user|>afresh<|end|><|answer|>"
@@ -157,6 +161,29 @@ def test_thoughts_are_shown_apart_and_not_asked_again(browser: Browser, script: 
         page.until(f"{LAST} === 'done'", "there is no second answer")
         assert "hm" not in prompt_of(server, script)
         assert "yes" in prompt_of(server, script)
+
+
+def test_a_base_model_continues_what_it_is_given(browser: Browser, tmp_path: Path) -> None:
+    base = Script(text_tokenizer(tmp_path, chat_template=None), {b"once": b" upon a time"})
+    with running(lambda: scripted_llm(base)) as server, opened(browser, server) as page:
+        assert not page.value("document.getElementById('base-note').hidden")
+        say(page, "once")
+        page.until(f"{LAST} === ' upon a time'", "there is no answer")
+        say(page, "once more")
+        page.until("document.querySelectorAll('#log .assistant').length === 2", "there is no second answer")
+        until_status(page, " generated; first after")
+        assert prompt_of(server, base) == "once more"
+
+
+def test_on_a_desk_all_of_the_load_is_seen(browser: Browser, script: Script) -> None:
+    with running(lambda: scripted_llm(script)) as server:
+        server.complete("x", max_tokens=20)
+        server.settled()
+        with opened(browser, server) as page:
+            page.call("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
+            page.until("document.getElementById('steps').rows.length > 1", "no steps are shown")
+            assert page.value("load.scrollHeight <= load.clientHeight")
+            assert page.value(SCROLLS) == []
 
 
 def test_errors_are_told_before_and_within_an_answer(browser: Browser, script: Script) -> None:
@@ -186,7 +213,8 @@ def test_an_admin_sees_the_tenants_and_nobody_else_does(browser: Browser, script
     with running(lambda: scripted_llm(script), tenancy=tenancy()) as server, opened(browser, server) as page:
         say(page, "no key")
         page.until("document.querySelector('#log .error')", "a refusal is not shown")
-        assert "API key" in page.texts("#log .error")[0]
+        assert "“API key”" in page.texts("#log .error")[0]  # what to do here, not which header
+        assert page.value("document.activeElement.id === 'key' && document.getElementById('models-link').hidden")
         page.type("key", "key-acme")
         page.type("max-tokens", "6")
         say(page, "hello")
@@ -199,6 +227,14 @@ def test_an_admin_sees_the_tenants_and_nobody_else_does(browser: Browser, script
         page.until("!document.getElementById('tenants').hidden", "the tenants are not shown")
         assert page.texts("#tenant-rows th") == ["root", "acme"]
         prompt = str(len(server.requests[-1].prompt_token_ids))
+        labels = page.value(
+            "[...document.querySelectorAll('#tenant-rows tr:first-child td')].map(c => c.dataset.label)"
+        )
+        assert labels == page.texts("#tenants thead th")[1:]
+        assert page.value(SCROLLS) == []
+        page.call("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+        assert page.value(SCROLLS) == []
+        page.call("Emulation.clearDeviceMetricsOverride")
         acme = page.texts("#tenant-rows tr:nth-child(2) td")
         assert acme == ["0", "0", prompt, "0", "6", "1", "59 of 60", "no limit"]
         page.type("key", "nobody's")

@@ -105,6 +105,12 @@ class EngineHost:
             raise
 
     @property
+    def chats(self) -> bool:
+        """Conversations can be written for it. A base model only continues text."""
+        tokenizer = self.llm.tokenizer
+        return tokenizer is not None and (self._codec != "template" or bool(tokenizer.chat_template))
+
+    @property
     def ready(self) -> bool:
         """New work would be taken."""
         return self.llm.client.ready and not self.draining

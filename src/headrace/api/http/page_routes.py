@@ -44,6 +44,7 @@ def page_routes(host: EngineHost) -> APIRouter:
             {
                 "model": host.names[0],
                 "ready": host.ready,
+                "chats": host.chats,
                 "needs_key": host.tenancy is not None,
                 "open": host.num_open,
                 "running": stats.running,

@@ -1,6 +1,7 @@
 // The engine's load on the page, once a second, and with an admin's key the tenants. All of it is put in as text.
 
 const find = (id) => document.getElementById(id);
+export const served = { chats: true }; // false: the model has no chat template and continues plain text
 const rates = [];
 let before = null;
 
@@ -12,7 +13,7 @@ function draw() {
 
 function showSteps(steps) {
   if (!steps.length) return;
-  const rows = steps.slice(-8).reverse().map((step) => {
+  const rows = steps.slice(-6).reverse().map((step) => {
     const row = document.createElement("tr");
     row.title = `${step.budget_left} tokens of the budget left, ${step.free_blocks} blocks free, ${step.waiting} sequences waiting`;
     for (const cell of [step.step, step.kind, step.sequences, step.tokens, step.ms === null ? "…" : step.ms.toFixed(1)]) {
@@ -34,7 +35,10 @@ async function look() {
   }
   before = { tokens: load.generation_tokens, at: now };
   find("model").textContent = `${load.model} · ${load.ready ? "ready" : "not ready"}`;
+  served.chats = load.chats;
+  find("base-note").hidden = load.chats;
   find("key-row").hidden = !load.needs_key;
+  find("models-link").hidden = load.needs_key; // a link cannot send the key
   find("running").textContent = load.running;
   find("waiting").textContent = load.waiting;
   find("kv-meter").value = load.kv_usage;
@@ -71,6 +75,7 @@ async function watchTenants() {
 }
 
 function showTenants(tenants) {
+  const labels = [...document.querySelectorAll("#tenants thead th")].map((heading) => heading.textContent);
   const rows = tenants.map((tenant) => {
     const row = document.createElement("tr");
     const name = document.createElement("th");
@@ -83,6 +88,7 @@ function showTenants(tenants) {
     }
     row.insertCell().textContent = left(tenant.requests_left, tenant.requests_per_min);
     row.insertCell().textContent = left(tenant.tokens_left, tenant.tokens_per_min);
+    [...row.cells].forEach((cell, i) => (cell.dataset.label = labels[i]));
     return row;
   });
   find("tenant-rows").replaceChildren(...rows);

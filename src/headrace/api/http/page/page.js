@@ -1,11 +1,14 @@
 // The page's conversation, over the public API. What a model or an error says is text, never markup.
 
+import { served } from "./load.js";
+
 const find = (id) => document.getElementById(id);
 let history = [];
+const empty = find("empty");
 let running = null; // the AbortController of the answer in progress
 
 function say(role, text) {
-  find("empty")?.remove();
+  empty.remove();
   const line = document.createElement("p");
   line.className = role;
   line.textContent = text;
@@ -37,12 +40,12 @@ function credentials() {
 }
 
 async function ask(signal) {
-  const response = await fetch("/v1/chat/completions", {
+  const response = await fetch(served.chats ? "/v1/chat/completions" : "/v1/completions", {
     method: "POST",
     headers: { "content-type": "application/json", ...credentials() },
     signal,
     body: JSON.stringify({
-      messages: history,
+      ...(served.chats ? { messages: history } : { prompt: history.at(-1).content }),
       stream: true,
       stream_options: { include_usage: true },
       temperature: Number(find("temperature").value),
@@ -54,6 +57,10 @@ async function ask(signal) {
 }
 
 async function refusal(response) {
+  if (response.status === 401) {
+    find("key").focus();
+    return "This server asks for an API key: enter a valid one in the field “API key”, then send again.";
+  }
   try {
     return (await response.json()).error.message;
   } catch {
@@ -78,7 +85,8 @@ async function answer(asked) {
       const news = JSON.parse(data);
       if (news.error) throw new Error(news.error.message);
       usage = news.usage ?? usage;
-      const { content, reasoning_content: thought } = news.choices[0]?.delta ?? {};
+      const said = news.choices[0] ?? {};
+      const { content = said.text, reasoning_content: thought } = said.delta ?? {};
       if (!content && !thought) continue;
       first ??= performance.now();
       if (thought) (thoughts ??= think(line)).textContent += thought;
@@ -153,7 +161,7 @@ find("stop").addEventListener("click", () => running?.abort());
 find("clear").addEventListener("click", () => {
   running?.abort();
   history = [];
-  find("log").replaceChildren();
+  find("log").replaceChildren(empty);
   find("status").textContent = "";
   find("said").focus();
 });
