@@ -61,6 +61,7 @@ class AnswerParser:
         self._state: Callable[[Piece], None] = self._in_thought if plan.in_thought else self._in_text
         self._events: list[Event] = []
         self._body = CallBody()
+        self._before = ""  # what stood before its brace
         self._num_calls = 0
         self._told = 0  # characters of the body's arguments
         self._named = False  # the body's call has begun
@@ -103,12 +104,12 @@ class AnswerParser:
             self._state = self._in_thought
             self._rest()
         elif piece in (Mark.CALL, Mark.PYTHON) and call is not None:
-            self._begin_call()
+            self._begin_call("" if call.bare else Mark.CALL.value)  # Llama 3's mark shows that a call is meant, no text
         elif isinstance(piece, Mark):
             self._say(piece.value)
         elif call is not None and call.bare and self._at_start and piece.lstrip().startswith("{"):
             self._begin_call()
-            self._in_call(piece.lstrip())
+            self._in_call(piece)
         else:
             self._say(piece)
 
@@ -134,7 +135,8 @@ class AnswerParser:
                 return
             piece = piece.value
         if not body.raw:
-            piece = piece.lstrip()
+            inner = piece.lstrip()
+            self._before, piece = self._before + piece[: len(piece) - len(inner)], inner
             if not piece:
                 return
             if not piece.startswith("{"):
@@ -181,8 +183,9 @@ class AnswerParser:
         """A thought or a call begins or ends: blanks here are part of the form."""
         self._at_start, self._blanks, self._strips = True, "", True
 
-    def _begin_call(self) -> None:
+    def _begin_call(self, before: str = "") -> None:
         self._state, self._body, self._told, self._named = self._in_call, CallBody(), 0, False
+        self._before = before
 
     @property
     def _full(self) -> bool:
@@ -214,11 +217,10 @@ class AnswerParser:
             self._after_call(left)
 
     def _not_a_call(self) -> None:
-        """What looked like a call is text after all."""
-        call = self._plan.form.call
+        """What looked like a call is text after all, as it came."""
         self._state = self._in_text
-        if not self._named and call is not None:
-            self._say(call.begin + self._body.raw)
+        if not self._named:
+            self._say(self._before + self._body.raw)
 
 
 class AnswerReader:
