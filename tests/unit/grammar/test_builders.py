@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.grammar.builders import Builders, Job
+from headrace.grammar.builders import STACK_BYTES, Builders, Job
 
 DEADLINE_S = 60.0
 
@@ -87,3 +87,16 @@ def test_what_a_job_raises_is_its_own() -> None:
     assert fine.future.result(DEADLINE_S) == "fine"
     with pytest.raises(KeyError):
         failed.future.result(DEADLINE_S)
+
+
+def test_what_goes_into_itself_very_often_has_the_stack_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the usual one a schema whose definitions refer on some ten thousand times ends the process."""
+    sizes = list[int]()
+
+    def stack_size(size: int) -> int:
+        sizes.append(size)
+        return 5
+
+    monkeypatch.setattr("headrace.grammar.builders.threading.stack_size", stack_size)
+    assert Builders(1, 1).submit(lambda: "made").future.result(DEADLINE_S) == "made"
+    assert sizes == [STACK_BYTES, 5]  # and other threads have what they had
