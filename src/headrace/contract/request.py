@@ -14,6 +14,7 @@ from . import plain
 from .errors import InvalidRequest
 from .json_schema import first_gap, pattern_gap
 from .picture import Picture
+from .structure_bounds import check_grammar, check_regex, check_schema_text, check_tree
 
 MAX_TOP_LOGPROBS = 1024
 NO_TEMPERATURE = 2.0**-150  # and anything below is zero in float32, in which tokens are drawn
@@ -48,6 +49,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest(self.field, "choice must hold at least one text, and no empty one")
         if any(isinstance(text := getattr(self, name), str) and not text.strip() for name in given):
             raise InvalidRequest(self.field, f"{given[0]} is empty")
+        self._check_bounds()
         if (words := pattern_gap(self.regex)) is not None:
             raise InvalidRequest(self.field, f"regex: {words}")
         if not self.lenient:
@@ -68,6 +70,15 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
                 yield part.get("json_schema")
             elif isinstance(part, dict | list):
                 pending += part.values() if isinstance(part, dict) else part
+
+    def _check_bounds(self) -> None:
+        if self.regex is not None:
+            check_regex(self.field, "regex", self.regex)
+        if self.grammar is not None:
+            check_grammar(self.field, "grammar", self.grammar)
+        if isinstance(self.json, str):
+            check_schema_text(self.field, self.json)
+        check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag)
 
 
 def check_schema(schema: Any, field: str) -> None:
