@@ -38,6 +38,7 @@ from .messages import (
     ToFront,
 )
 from .profiling import ProfileWaits
+from .silence import Silence
 from .sockets import sent
 from .spawning import spawn
 from .starting import Flag, ended_at_start
@@ -91,7 +92,7 @@ class ProcessClient:
         self._give_up = give_up or threading.Event()
         self._on_dead = on_dead
         self._sentence: str | None = None
-        self._silence_timeout_s = silence_timeout_s
+        self._silence, self._silence_timeout_s = Silence(), silence_timeout_s
         try:
             self.info = self._await_ready(start_timeout_s)
         except BaseException as error:  # an interrupt, too
@@ -243,7 +244,7 @@ class ProcessClient:
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._bell.fd, zmq.POLLIN)
-        heard = time.monotonic()
+        self._silence.heard()
         while not self._closing.is_set() and self._sentence is None:
             with self._lock:
                 outgoing, self._inbox = self._inbox, []
@@ -253,11 +254,11 @@ class ProcessClient:
             ready = dict(poller.poll(LOOK_MS))
             self._bell.hush()
             if self._socket in ready:
-                heard = time.monotonic()
+                self._silence.heard()
                 self._take(decoder.decode(self._socket.recv()))
             elif not self._process.is_alive():
                 return self._why_gone()
-            elif time.monotonic() - heard > (patience_s := self._patience_s()):
+            elif self._silence.look() > (patience_s := self._patience_s()):
                 self._process.kill()
                 silence = f"the engine process gave no sign of life for {patience_s:g} s"
                 return self._label + silence
@@ -275,8 +276,7 @@ class ProcessClient:
 
     def _send(self, message: bytes) -> None:
         """A child that is gone takes nothing, and a plain send would wait for it for ever."""
-        deadline = time.monotonic() + self._silence_timeout_s
-        while self._process.is_alive() and time.monotonic() < deadline:
+        while self._process.is_alive() and self._silence.look() <= self._silence_timeout_s:
             if self._socket.poll(POLL_MS, zmq.POLLOUT) and sent(self._socket, message):
                 return
 

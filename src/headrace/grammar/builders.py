@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LOWEST = 19  # the priority of what nobody waits for
+STACK_BYTES = 512 << 20  # a compiler goes into itself as often as a schema refers on; only what is touched is taken
 
 
 @dataclass(eq=False, slots=True)
@@ -74,8 +75,21 @@ class Builders:
         """Under the lock: one more thread, if there is work and room for it."""
         room = self._running < self._threads and self._running + self._forsaken < self._most
         if room and self._next() is not None:
+            self._start(STACK_BYTES)
             self._running += 1
+
+    def _start(self, stack_bytes: int) -> None:
+        """Where there is no room for such a stack, one with the usual stack."""
+        before = threading.stack_size(stack_bytes)
+        try:
             threading.Thread(target=self._work, name="headrace-grammar", daemon=True).start()
+            return
+        except RuntimeError:
+            if not stack_bytes:
+                raise
+        finally:
+            threading.stack_size(before)
+        self._start(0)
 
     def _next(self) -> Job | None:
         """Under the lock: the first of the owner that has the fewest threads, among those that may have one more."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.grammar.builders import Builders, Job
+from headrace.grammar.builders import STACK_BYTES, Builders, Job
 
 DEADLINE_S = 60.0
 
@@ -111,3 +111,16 @@ def test_an_owner_has_half_of_the_threads_and_half_of_those_left_behind(stuck: l
 
 def test_without_owners_all_threads_are_everybodys(stuck: list[Stuck]) -> None:
     begin(Builders(threads=2, most=4), stuck[:2])
+
+
+def test_what_goes_into_itself_very_often_has_the_stack_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the usual one a schema whose definitions refer on some ten thousand times ends the process."""
+    sizes = list[int]()
+
+    def stack_size(size: int) -> int:
+        sizes.append(size)
+        return 5
+
+    monkeypatch.setattr("headrace.grammar.builders.threading.stack_size", stack_size)
+    assert Builders(1, 1).submit(lambda: "made").future.result(DEADLINE_S) == "made"
+    assert sizes == [STACK_BYTES, 5]  # and other threads have what they had

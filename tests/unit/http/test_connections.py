@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from headrace.api.http.connections import BoundedProtocol
 
@@ -86,3 +87,8 @@ def test_one_that_takes_its_answer_slowly_is_left_alone_and_one_that_takes_nothi
     assert not connection.transport.aborted
     connection._look()  # not a byte was taken
     assert connection.transport.aborted
+
+
+def test_the_parser_is_the_same_wherever_it_runs() -> None:
+    """With httptools the one whose request is being answered is not the one that hears of the connection's end."""
+    assert issubclass(BoundedProtocol, H11Protocol)

@@ -6,20 +6,23 @@ import asyncio
 import json
 import math
 import statistics
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from headrace.contract.errors import ConfigError
 from headrace.lab.bench.load.arrivals import BLOCK, Shot, Synthetic, Trace
-from headrace.lab.bench.load.client import ServerError, Target, _take
+from headrace.lab.bench.load.client import ServerError, Target, _take, first_model
 from headrace.lab.bench.load.figures import Outcome, Slo, percentile
 from headrace.lab.bench.load.run import fill, send
 from headrace.lab.bench.plot import save_plot
 from headrace.lab.bench.report import Report
+
+Found = TypeVar("Found")
 
 
 def outcome(*times: tuple[float, int], generated: int = 0) -> Outcome:
@@ -143,6 +146,10 @@ class Answers:
         self._said = (head + "".join(f"data: {line}\n\n" for line in lines)).encode()
         self.open = self.most_open = 0
 
+    def add(self, raw: bytes) -> None:
+        """As it is, behind the events."""
+        self._said += raw
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.open += 1
         self.most_open = max(self.most_open, self.open)
@@ -152,21 +159,55 @@ class Answers:
         writer.close()
 
 
-def outcomes_of(answers: Answers, shots: list[Shot], concurrency: int | None) -> list[Outcome]:
-    async def run() -> list[Outcome]:
+def asked(answers: Answers, ask: Callable[[Target], Awaitable[Found]]) -> Found:
+    async def run() -> Found:
         server = await asyncio.start_server(answers.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            return await send(Target(f"http://127.0.0.1:{port}"), shots, concurrency)
+            return await ask(Target(f"http://127.0.0.1:{port}"))
 
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("odd", ["[1]", "5", '{"error": "gone"}', '{"choices": [7]}', "{", "x" * (1 << 21)])
+def outcomes_of(answers: Answers, shots: list[Shot], concurrency: int | None) -> list[Outcome]:
+    return asked(answers, lambda target: send(target, shots, concurrency))
+
+
+ODD_COUNTS = ('"2"', "[2]", "-7", "1e999", "NaN", "2.5", "true")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *("[1]", "5", '{"error": "gone"}', '{"choices": [7]}', "{", "x" * (1 << 21)),
+        *(f'{{"usage": {{"completion_tokens": {count}}}}}' for count in ODD_COUNTS),
+        *(f'{{"usage": {{"prompt_tokens": {count}}}}}' for count in ODD_COUNTS),
+        '{"usage": {"prompt_tokens_details": {"cached_tokens": "9"}}}',
+        '{"usage": {"prompt_tokens_details": [1]}}',
+    ],
+)
 def test_one_odd_event_is_a_failure_of_its_own_request(odd: str) -> None:
     found = outcomes_of(Answers('{"choices": [{"text": "a"}]}', odd), [Shot(None, [1], 2)] * 3, 2)
     assert len(found) == 3
     assert all(one.error for one in found)
+    fill(Report("serve", {}), found, elapsed_s=1.0, slo=Slo())  # and the report stands
+
+
+def test_events_may_come_without_a_blank_behind_their_colon() -> None:
+    answers = Answers()
+    answers.add(b'event: x\r\ndata:{"choices": [{"text": "a"}]}\r\n\r\n: a comment\r\n\r\ndata:[DONE]\r\n\r\n')
+    [found] = outcomes_of(answers, [Shot(None, [1], 1)], 1)
+    assert (found.error, found.tokens) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    "told", ['{"data": []}', "null", '{"data": [{}]}', '{"data": ["x"]}', "[]", "<html>", '{"data": [{"id": 5}]}', ""]
+)
+def test_a_server_that_names_no_model_is_told_of(told: str) -> None:
+    answers = Answers()
+    answers.add(told.encode())
+    with pytest.raises(ServerError, match="/v1/models"):
+        asked(answers, first_model)
 
 
 def test_whoever_waits_for_a_place_is_sent_late_and_says_so() -> None:

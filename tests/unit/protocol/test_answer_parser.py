@@ -15,7 +15,7 @@ from headrace.api.protocol.call_body import CallBody
 from headrace.api.protocol.messages_reply import MessagesReply
 from headrace.api.protocol.news import News, Usage
 from headrace.api.protocol.sse import to_json
-from headrace.api.text.answer_forms import HERMES, LLAMA3, AnswerForm, Mark, MarkTable, find_form
+from headrace.api.text.answer_forms import HERMES, LLAMA3, AnswerForm, CallForm, Mark, MarkTable, find_form
 from headrace.api.text.text_marks import Piece, TextMarks
 
 TEXTS = MarkTable(texts={m.value: m for m in (Mark.THINK, Mark.END_THINK, Mark.CALL, Mark.END_CALL)})
@@ -213,3 +213,28 @@ def test_any_arguments_come_out_as_they_went_in(value: object) -> None:
     left = body.push(json.dumps({"name": 'a"}{', "more": [value], "arguments": {"v": value}}) + " rest")
     assert (body.closed, body.name, left) == (True, 'a"}{', " rest")
     assert json.loads(body.arguments) == {"v": value}
+
+
+FRAGMENTS = [
+    "<tool_call>",
+    "</tool_call>",
+    " ",
+    "\n",
+    "\n\n",
+    "{",
+    "}",
+    '{"name": "g", "arguments": {}}',
+    "no json",
+    '"',
+    "é",
+]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=8), st.sampled_from([HERMES, LLAMA3]), st.booleans())
+def test_nothing_of_what_is_no_call_is_lost_or_added(fragments: list[str], call: CallForm, guaranteed: bool) -> None:
+    """Also the blanks behind a mark, or before a brace, that would have been a call's."""
+    text = "".join(fragments)
+    marks = MarkTable(texts={mark.value: mark for mark in AnswerForm(call).marks})
+    plan = AnswerPlan(AnswerForm(call), marks, {"f"}, guaranteed)
+    assert read([text], plan).content == text
+    assert read(list(text), plan).content == text

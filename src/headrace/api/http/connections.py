@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ASIDE_BYTES = 1 << 16  # of what comes before its turn
 
-Base: Any = AutoHTTPProtocol
+Base: Any = H11Protocol  # also where httptools is installed: it starts on the request behind the one being answered
 
 
 def bounded(patience_s: float) -> Any:

@@ -69,11 +69,21 @@ def _take(outcome: Outcome, event: Any) -> None:
         raise ServerError(str(error.get("message", error) if isinstance(error, dict) else error))
     usage = event.get("usage")
     if usage:
-        outcome.num_generated = usage.get("completion_tokens") or 0
-        outcome.num_prompt = usage.get("prompt_tokens") or outcome.num_prompt
-        outcome.num_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        outcome.num_generated = _count(usage, "completion_tokens")
+        outcome.num_prompt = _count(usage, "prompt_tokens") or outcome.num_prompt
+        outcome.num_cached = _count(usage.get("prompt_tokens_details") or {}, "cached_tokens")
     if choices := event.get("choices"):
         outcome.times.append((now, sum(map(_num_tokens, choices))))
+
+
+def _count(told: Any, name: str) -> int:
+    """Figures of all requests are added up: what is no number of tokens fails its own."""
+    value = told.get(name) if isinstance(told, dict) else told
+    if value is None:
+        return 0
+    if type(value) is not int or value < 0:
+        raise ServerError(f"{name} is no count: {str(value)[:50]}")
+    return value
 
 
 def _num_tokens(choice: dict[str, Any]) -> int:
@@ -89,10 +99,11 @@ async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[Any]:
         if status != 200:
             raise ServerError(f"status {status}: {(await reader.read(300)).decode(errors='replace')}")
         async for line in _lines(reader, chunked):
-            if line.startswith(b"data: ") and line != b"data: [DONE]":
-                yield json.loads(line[6:])
-            elif line == b"data: [DONE]":
+            if not line.startswith(b"data:"):
+                continue
+            if (said := line[5:].removeprefix(b" ")) == b"[DONE]":
                 return
+            yield json.loads(said)
         raise ServerError("the stream ended before its end")
     finally:
         writer.close()
@@ -111,11 +122,26 @@ async def get_json(target: Target, route: str) -> Any:
     except ConnectionRefusedError as error:
         hint = "start `headrace serve`, or say with --url where the server is"
         raise ServerError(f"{target.url}: nobody answers there; {hint}") from error
-    except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise ServerError(f"{target.url}{route}: {error or type(error).__name__}") from error
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, ServerError) as error:  # a deadline is an OSError
+        raise ServerError(f"{target.url}{route}: {str(error) or type(error).__name__}") from error
     if status != 200:
         raise ServerError(f"{target.url}{route}: status {status}")
-    return json.loads(raw)
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise ServerError(f"{target.url}{route}: no JSON: {error}") from error
+
+
+async def first_model(target: Target) -> str:
+    """What the server calls the first model that it has. Raises ServerError."""
+    told = await get_json(target, "/v1/models")
+    try:
+        name = told["data"][0]["id"]
+    except (KeyError, IndexError, TypeError):
+        name = None
+    if not isinstance(name, str):
+        raise ServerError(f"{target.url}/v1/models names no model; say with --model which one to ask")
+    return name
 
 
 async def _open(

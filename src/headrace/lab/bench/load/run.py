@@ -15,7 +15,7 @@ from headrace.contract.errors import ConfigError
 from ..report import Curve, Report
 from ..stats import Spread
 from .arrivals import Shot, Synthetic, Trace
-from .client import ServerError, Target, ask, get_json
+from .client import ServerError, Target, ask, first_model
 from .figures import Outcome, Slo, percentile
 
 CURVE_POINTS = 100
@@ -34,8 +34,7 @@ def bench_serve(target: Target, load: Synthetic | Trace, concurrency: int | None
 async def _bench(
     target: Target, load: Synthetic | Trace, shots: list[Shot], concurrency: int | None, slo: Slo
 ) -> Report:
-    [card, *_] = (await get_json(target, "/v1/models"))["data"]
-    target = replace(target, model=target.model or card["id"])
+    target = replace(target, model=target.model or await first_model(target))
     warm = await ask(target, shots[0].prompt[:8], 2)
     if warm.error is not None:
         raise ServerError(f"the first request failed: {warm.error}")
