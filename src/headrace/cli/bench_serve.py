@@ -11,6 +11,7 @@ from headrace.contract.errors import ConfigError
 
 from .bench_delivery import BenchFlags, report
 from .flags import flagged
+from .guard import SOME_FAILED
 
 Milliseconds = Annotated[float | None, typer.Option(min=0.001, help="Limit in ms that a good request keeps.")]
 Rate = Annotated[
@@ -75,5 +76,5 @@ def bench_serve_command(
     slo = Slo(*(None if limit is None else limit / 1000 for limit in (slo_ttft, slo_tpot, slo_e2e)))
     target = Target(url.rstrip("/"), model, key, timeout)
     result = report(lambda: bench_serve(target, load, concurrency, slo), flags)
-    if result.settings["answered"] == 0:
-        raise typer.Exit(1)  # the table says why
+    if result.settings["answered"] < result.settings["sent"]:
+        raise typer.Exit(SOME_FAILED if result.settings["answered"] else 1)  # the table says why

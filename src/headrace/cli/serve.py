@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 Host = Annotated[str, typer.Option(help="Address to listen on; the default is reachable from this machine only.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one and says which.")]
 Names = Annotated[
-    list[str] | None, typer.Option("--served-model-name", help="What clients may call the model; repeatable.")
+    list[str] | None,
+    typer.Option("--served-model-name", help="What clients call the model, in place of its own name; repeatable."),
 ]
 MaxOpen = Annotated[int, typer.Option(min=1, help="Sequences accepted and not yet answered; more get 429.")]
 MaxBody = Annotated[str, typer.Option(help="Largest request body.")]
@@ -53,7 +54,7 @@ CodecName = Annotated[str, typer.Option("--codec", help="How conversations are w
 Tenants = Annotated[Path | None, typer.Option(help="The tenants' file; without it nobody needs a key.")]
 UsageDb = Annotated[Path | None, typer.Option(help="Where usage is kept; by default beside the tenants' file.")]
 LogRequests = Annotated[bool, typer.Option("--log-requests", help="A line of JSON per request on stderr; no content.")]
-Otlp = Annotated[str | None, typer.Option(help="OTLP/HTTP collector for spans, such as http://host:4318/v1/traces.")]
+Otlp = Annotated[str | None, typer.Option(help="OTLP/HTTP collector for spans, such as http://localhost:4318.")]
 Profile = Annotated[bool, typer.Option("--profile", help="Serve POST /debug/profile.")]
 Peak = Annotated[float, typer.Option(min=0, help="Peak GFLOP/s of this machine, for the MFU of dashboards.")]
 EncoderModel = Annotated[str | None, typer.Option(help="An encoder to serve at /v1/embeddings beside the model.")]
@@ -103,6 +104,7 @@ def serve(
     from headrace.api.http.app import AppSettings
     from headrace.api.http.host import HostLimits
     from headrace.api.http.server import ServerSettings
+    from headrace.api.http.spans import traces_url
     from headrace.api.text.answer_forms import ParserChoice
 
     parsers = ParserChoice(tool_parser, reasoning_parser)
@@ -110,6 +112,8 @@ def serve(
     check_codec(codec)
     check_tls(tls_cert, tls_key)
     check_words(served_model_name or [], cors_origin or [])
+    if otlp_endpoint is not None:
+        traces_url(otlp_endpoint)  # refused before anything is loaded
     if usage_db is not None and tenants is None:
         raise ConfigError("usage_db", "is of use only with --tenants")
     limits = HostLimits(

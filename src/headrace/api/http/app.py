@@ -29,6 +29,7 @@ from .host import EngineHost
 from .jobs import Job, chat_job, messages_ids, messages_job, new_id, responses_job, text_job
 from .observed import Observed, wishes_of
 from .page_routes import page_routes
+from .paths import UNKNOWN, Paths
 from .plain_routes import json_response, plain_routes
 from .profile_routes import profile_routes
 from .reply import StreamReply, WholeReply
@@ -68,22 +69,27 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     encoder = host.encoder = None if settings.embeddings is None else settings.embeddings.name
-    app.include_router(plain_routes(host, settings.vllm_metrics, encoder))
-    app.include_router(page_routes(host))
+    routers = [plain_routes(host, settings.vllm_metrics, encoder), page_routes(host)]
     if settings.embeddings is not None:
-        app.include_router(embedding_routes(host, settings.embeddings))
+        routers.append(embedding_routes(host, settings.embeddings))
     if settings.profile:
-        app.include_router(profile_routes(host))
-    _add_generation(app, host)
-    _add_errors(app)
+        routers.append(profile_routes(host))
     if host.tenancy is not None:
-        app.include_router(tenant_routes(host.tenancy))
+        routers.append(tenant_routes(host.tenancy))
+    _add_generation(app, host)
+    paths = Paths()
+    for router in (app.router, *routers):
+        paths.add(router.routes)
+    for router in routers:
+        app.include_router(router)
+    _add_errors(app, paths)
+    if host.tenancy is not None:
         app.add_middleware(Guarded, tenancy=host.tenancy)
     app.add_middleware(Unforeseen)
-    app.add_middleware(Counted, host=host)
+    app.add_middleware(Counted, host=host, paths=paths)
     app.add_middleware(Observed, observers=host.observers, model=host.names[0])
     if settings.log_requests:
-        app.add_middleware(RequestLog, routes=[getattr(route, "path", "") for route in app.routes])
+        app.add_middleware(RequestLog, paths=paths)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -149,7 +155,7 @@ def _checked(make_job: Callable[[EngineHost, Asked, str], Job], host: EngineHost
     return job
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, paths: Paths) -> None:
     @app.exception_handler(HeadraceError)
     async def expected(request: Request, error: HeadraceError) -> Response:
         return _refusal(request, as_http(error))
@@ -158,7 +164,10 @@ def _add_errors(app: FastAPI) -> None:
     async def routing(request: Request, error: HTTPException) -> Response:
         path = request.url.path
         switch = f"; `headrace serve {SWITCHED[path]}` would add it" if path in SWITCHED else ""
-        words = {404: f"there is no route {path}{switch}", 405: f"{request.method} is not for {path}"}
+        words = {
+            404: f"there is no route {path}{switch or paths.hint(path)}",
+            405: f"{request.method} is not for {path}",
+        }
         return _refusal(request, HttpError(error.status_code, words.get(error.status_code, str(error.detail))))
 
 
@@ -194,9 +203,10 @@ class Unforeseen:
 class Counted:
     """Counts answers by route and status. Plain ASGI: a wrapper that buffers would hide the client's going away."""
 
-    def __init__(self, app: ASGIApp, host: EngineHost) -> None:
+    def __init__(self, app: ASGIApp, host: EngineHost, paths: Paths) -> None:
         self._app = app
         self._host = host
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -220,5 +230,5 @@ class Counted:
             raise
 
     def _count(self, scope: Scope, status: int) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")
+        route = getattr(scope.get("route"), "path", None) or self._paths.find(scope["path"]) or UNKNOWN
         self._host.metrics.add("http_responses", 1, route, str(status))

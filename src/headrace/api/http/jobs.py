@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,17 @@ def tokenizer_of(host: EngineHost, field: str) -> Tokenizer:
 def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     """What every OpenAI answer begins with."""
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
+
+
+@contextmanager
+def named(fields: Mapping[str, str]) -> Iterator[None]:
+    """Refusals inside name a field as the body does, not as what the body is made into."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if type(error) is not InvalidRequest or error.field not in fields:
+            raise
+        raise InvalidRequest(fields[error.field], str(error).removeprefix(f"{error.field}: ")) from error
 
 
 def chat_prompt(host: EngineHost, messages: list[Message], **told: Any) -> dict[str, Any]:
@@ -121,13 +133,14 @@ def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    prompt = chat_prompt(
-        host,
-        body.conversation(),
-        tools=wish.for_template(),
-        variables=body.variables(),
-        context=host.llm.max_model_len,
-    )
+    with named({"messages": "input"}):
+        prompt = chat_prompt(
+            host,
+            body.conversation(),
+            tools=wish.for_template(),
+            variables=body.variables(),
+            context=host.llm.max_model_len,
+        )
     plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
     if not plan.plain:
         body.refuse_logprobs()
@@ -144,7 +157,8 @@ def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
     host.check_count(count)
     check_wishes(sampling, count)
     names = [request_id] if len(prompts) == 1 else [f"{request_id}-{i}" for i in range(len(prompts))]
-    prepared = [host.llm.prepare(_prompt(one) | fields, sampling, name) for one, name in zip(prompts, names)]
+    with named({"prompt_token_ids": "prompt"}):
+        prepared = [host.llm.prepare(_prompt(one) | fields, sampling, name) for one, name in zip(prompts, names)]
     reply = TextReply(
         head(host, request_id),
         host.llm.tokenizer,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 
 from .errors import HttpError
 from .host import EngineHost
-from .plain_routes import json_response
+from .plain_routes import LOOKED_AT, json_response
 
 FOLDER = Path(__file__).parent / "page"
 SCRIPT = "text/javascript; charset=utf-8"
@@ -27,7 +27,7 @@ def page_routes(host: EngineHost) -> APIRouter:
     """The page, its files and the numbers it asks for every second."""
     router = APIRouter()
 
-    @router.get("/")
+    @router.api_route("/", methods=LOOKED_AT)
     async def page() -> Response:
         return Response((FOLDER / "index.html").read_bytes(), 200, HEADERS, "text/html; charset=utf-8")
 

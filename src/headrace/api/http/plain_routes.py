@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -20,6 +21,8 @@ from .jobs import chat_prompt, counted_ids, tokenizer_of
 from .pieces import PiecedResponse
 from .tenants import admit
 
+LOOKED_AT = ["GET", "HEAD"]  # load balancers ask without wanting the body
+
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return PiecedResponse(to_json(value), status, headers, "application/json")
@@ -37,6 +40,7 @@ def plain_routes(host: EngineHost, vllm_metrics: bool, encoder: str | None = Non
 def _add_models(router: APIRouter, host: EngineHost, encoder: str | None) -> None:
     def card(name: str) -> dict[str, Any]:
         known = {"id": name, "object": "model", "created": host.created, "owned_by": "headrace"}
+        known |= {"type": "model", "display_name": name, "created_at": _moment(host.created)}  # Anthropic's of the same
         if name == encoder:
             return {**known, "root": name}
         return {**known, "root": host.names[0], "max_model_len": host.llm.max_model_len}
@@ -45,13 +49,18 @@ def _add_models(router: APIRouter, host: EngineHost, encoder: str | None) -> Non
 
     @router.get("/v1/models")
     async def models() -> Response:
-        return json_response({"object": "list", "data": [card(name) for name in names]})
+        whole = {"has_more": False, "first_id": names[0], "last_id": names[-1]}  # Anthropic's clients turn pages
+        return json_response({"object": "list", "data": [card(name) for name in names], **whole})
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         if name != encoder:
             host.check_model(name)
         return json_response(card(name))
+
+
+def _moment(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _add_tokens(router: APIRouter, host: EngineHost) -> None:
@@ -114,12 +123,12 @@ def _tokenized(host: EngineHost, body: TokenizeBody) -> Response:
 
 
 def _add_state(router: APIRouter, host: EngineHost, exporter: Exporter) -> None:
-    @router.get("/health")
+    @router.api_route("/health", methods=LOOKED_AT)
     async def health() -> Response:
         """Alive, as long as an engine is there or coming back."""
         return json_response({"status": "ok" if host.llm.client.alive else "engine restarting"})
 
-    @router.get("/ready")
+    @router.api_route("/ready", methods=LOOKED_AT)
     async def ready() -> Response:
         """Whether to send work here."""
         if not host.ready:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection
 from dataclasses import asdict
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .arrivals import Arrival, Finished, arrival_of
+from .paths import UNKNOWN, Paths
 from .tenants import GUARDED
 
 TIMES = ("started_ns", "first_ns", "ended_ns")
@@ -23,14 +23,14 @@ log = logging.getLogger("headrace.requests")
 
 
 class RequestLog:
-    """Plain ASGI, around all that may refuse. ``routes``: for requests that are refused before they find theirs.
+    """Plain ASGI, around all that may refuse. ``paths``: for requests that are refused before they find their route.
 
     Reads ``generation`` and ``error`` of the request's state: the one that was made of it, and the refusal's word.
     """
 
-    def __init__(self, app: ASGIApp, routes: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, paths: Paths) -> None:
         self._app = app
-        self._routes = frozenset(routes)
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not scope["path"].startswith(GUARDED):
@@ -72,8 +72,7 @@ class RequestLog:
 
     def _route(self, scope: Scope) -> str:
         found: str | None = getattr(scope.get("route"), "path", None)
-        path = scope["path"]
-        return found or (path if path in self._routes else "unknown")
+        return found or self._paths.find(scope["path"]) or UNKNOWN
 
 
 def _told(finished: Finished) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from headrace.contract.errors import ConfigError
 from headrace.contract.extras import how_to_get, missing
@@ -39,11 +40,24 @@ class Sparing(logging.Handler):
             log.warning("spans are not delivered: %s", record.getMessage().partition("\n")[0][:MOST_CHARACTERS])
 
 
+def traces_url(endpoint: str) -> str:
+    """Where spans go. A collector's address without a path means ``/v1/traces`` there, as in
+    ``OTEL_EXPORTER_OTLP_ENDPOINT``; with one it is taken as it is. Raises ConfigError for what is no HTTP URL."""
+    try:
+        parts = urlsplit(endpoint)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError("otlp_endpoint", f"must be a URL such as http://localhost:4318, got {endpoint!r}")
+    return parts._replace(path="/v1/traces").geturl() if parts.path in ("", "/") else endpoint
+
+
 @contextmanager
 def tracing(endpoint: str) -> Iterator[SpanObserver]:
-    """An observer that sends to an OTLP/HTTP collector; at the end it sends the rest, briefly. Raises ConfigError
-    without the extra."""
-    provider, sparing = _provider(endpoint), Sparing()
+    """An observer that sends to an OTLP/HTTP collector; at the end it sends the rest, briefly.
+    ``endpoint``: as ``traces_url`` takes it. Raises ConfigError without the extra."""
+    provider, sparing = _provider(traces_url(endpoint)), Sparing()
     for name in TALKERS:
         logging.getLogger(name).propagate = False
         logging.getLogger(name).addHandler(sparing)

@@ -12,7 +12,7 @@ from headrace.contract.request import MAX_TOP_LOGPROBS, KVClass, SamplingParams
 from .chat_body import Message, Placed, refuse_verbosity
 from .effort import effort_variables
 from .picture_parts import Part
-from .sampling import most_tokens
+from .sampling import check_bounds, most_tokens
 from .structure import from_format
 from .tools import ToolWish, openai_tools
 
@@ -151,6 +151,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return openai_tools(self.tools, self.tool_choice, self.parallel_tool_calls, nested=False)
 
     def sampling(self) -> SamplingParams:
+        check_bounds(self)
         return SamplingParams(
             max_tokens=most_tokens("max_output_tokens", self.max_output_tokens),
             temperature=1.0 if self.temperature is None else self.temperature,

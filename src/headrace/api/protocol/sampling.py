@@ -17,6 +17,7 @@ from headrace.contract.request import CHAT, KVClass, SamplingParams
 INT32 = range(-(2**31), 2**31)
 MAX_SALT_CHARS = 1024
 MAX_STOPS = 64
+OPENAI_BOUNDS = {"temperature": (0.0, 2.0), "presence_penalty": (-2.0, 2.0), "frequency_penalty": (-2.0, 2.0)}
 
 
 class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -55,6 +56,7 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Keyword arguments of SamplingParams, given ones only."""
         if self.stream and self.prompt_logprobs is not None:
             raise InvalidRequest("prompt_logprobs", "is not told in streams: leave stream out")
+        check_bounds(self)
         given = {name: getattr(self, name) for name in PLAIN_FIELDS if getattr(self, name) is not None}
         if isinstance(self.stop, list):
             given["stop"] = stop_texts("stop", self.stop)
@@ -78,6 +80,13 @@ class SamplingBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     def wants_usage(self) -> bool:
         """Whether a stream ends with a chunk of usage."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def check_bounds(body: Any) -> None:
+    """OpenAI's own, in its protocols: the engine would take more, and a slip would cost an answer of noise."""
+    for name, (low, high) in OPENAI_BOUNDS.items():
+        if (value := getattr(body, name, None)) is not None:
+            plain.real(name, value, low, high)
 
 
 def most_tokens(field: str, value: int | None) -> int | None:

@@ -18,7 +18,9 @@ from headrace.contract.errors import InvalidRequest, ModelError
 from .budget import Budget, BudgetError, RenderLimits
 from .sandbox import BUDGET, ChatEnvironment
 
-NO_TEMPLATE = "the model has no chat template: it is a base model; give a plain prompt instead (completions, generate)"
+NO_TEMPLATE = (
+    "the model has no chat template: it is a base model; give a plain prompt instead (/v1/completions, `headrace run`)"
+)
 Message = Mapping[str, Any]
 
 

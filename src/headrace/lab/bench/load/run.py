@@ -20,6 +20,7 @@ from .figures import Outcome, Slo, percentile
 
 CURVE_POINTS = 100
 SHARES = (0.5, 0.9, 0.99)
+SEEN = "the server knew beginnings of these prompts, perhaps from a run before; another --seed draws others"
 
 
 def bench_serve(target: Target, load: Synthetic | Trace, concurrency: int | None, slo: Slo) -> Report:
@@ -48,6 +49,7 @@ async def _bench(
         "load": _words(load, len(shots)),
         "slo": asdict(slo),
         "latest_send_s": round(max(one.late_s for one in outcomes), 4),
+        "sent": len(outcomes),
         "answered": sum(one.error is None for one in outcomes),
     }
     report = Report("serve", settings)
@@ -83,7 +85,8 @@ def fill(report: Report, outcomes: Sequence[Outcome], elapsed_s: float, slo: Slo
     _total(report, "requests", "1/s", len(good) / elapsed_s)
     _total(report, "output tokens", "tok/s", tokens / elapsed_s)
     _total(report, "prompt and output tokens", "tok/s", (tokens + prompt_tokens) / elapsed_s)
-    _total(report, "prompt tokens found cached", "share", sum(o.num_cached for o in good) / max(1, prompt_tokens))
+    cached = sum(one.num_cached for one in good)
+    _total(report, "prompt tokens found cached", "share", cached / max(1, prompt_tokens), SEEN if cached else "")
     _total(report, "goodput", "1/s", sum(map(slo.kept, good)) / elapsed_s)
     _total(report, "failed requests", "", len(outcomes) - len(good), note="; ".join(errors)[:300])
     measured = {
