@@ -141,6 +141,10 @@ def test_s19_empty_and_impossible_prompts_are_refused(scripted: Running, prompt:
     assert "prompt" in refusal(scripted.complete(prompt))
 
 
+def test_s19_ids_that_do_not_exist_are_refused_by_the_fields_name(scripted: Running) -> None:
+    assert "99999999" in refusal(scripted.complete([1, 99999999]), "prompt")
+
+
 def test_s19_no_messages_are_refused(scripted: Running) -> None:
     refusal(scripted.post(CHAT, {"messages": []}), "messages")
     refusal(scripted.post(CHAT, {}), "messages")
@@ -198,6 +202,9 @@ TOO_MUCH: list[tuple[dict[str, Any], str, str]] = [
     ({"priority": 2**40}, "priority", "1099511627776"),
     ({"seed": 2**64}, "seed", "18446744073709551616"),
     ({"temperature": -1}, "temperature", "-1"),
+    ({"temperature": 2.01}, "temperature", "from 0.0 up to 2.0, got 2.01"),
+    ({"presence_penalty": -3}, "presence_penalty", "from -2.0 up to 2.0, got -3.0"),
+    ({"frequency_penalty": 9}, "frequency_penalty", "9"),
     ({"top_p": 0}, "top_p", "0"),
     ({"stop": [""]}, "stop", "non-empty"),
     ({"stop": ["a"] * 65}, "stop", "65"),

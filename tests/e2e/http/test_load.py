@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from served import Running, Script, running, scripted_llm
+from typer.testing import CliRunner
 
+from headrace.cli.guard import SOME_FAILED
+from headrace.cli.main import build_app
 from headrace.contract.errors import ConfigError
 from headrace.lab.bench.load.arrivals import Synthetic
 from headrace.lab.bench.load.client import ServerError, Target, ask
@@ -49,6 +52,21 @@ def test_failures_are_counted_with_their_reason(script: Script) -> None:
         told = rows(server, Synthetic(4, 5, 6, max_id=200), 1)
     assert told["failed requests"] == 1
     assert "scripted failure" in told["notes"][0]
+
+
+def test_a_run_again_is_told_that_the_server_knew_its_prompts(scripted: Running) -> None:
+    load = Synthetic(3, 60, 4, max_id=200, seed=7)
+    assert rows(scripted, load, 1)["notes"] == []
+    [note] = rows(scripted, load, 1)["notes"]
+    assert "another --seed" in note
+
+
+@pytest.mark.parametrize(("fail_steps", "code"), [(set(), 0), ({9}, SOME_FAILED), (set(range(4, 4000)), 1)])
+def test_the_exit_code_tells_of_failures(script: Script, fail_steps: set[int], code: int) -> None:
+    words = ["bench", "serve", "--requests", "4", "--length", "5", "--tokens", "6", "--concurrency", "1", "--json"]
+    with running(lambda: scripted_llm(script, fail_steps=fail_steps)) as server:
+        result = CliRunner().invoke(build_app(), [*words, "--max-id", "200", "--url", server.url])
+    assert result.exit_code == code, result.output
 
 
 def test_what_cannot_be_measured_is_refused(scripted: Running) -> None:

@@ -174,6 +174,16 @@ def test_a_line_for_what_is_refused_too(script: Script, caplog: pytest.LogCaptur
             assert line["route"] == (path if SECRET not in path else "unknown")
             assert line["tenant"] == ("a" if headers is key else None)
             assert SECRET not in json.dumps(line)
+        for method, path, route in (
+            ("GET", "/v1/models", "/v1/models"),
+            ("GET", f"/v1/models/{SECRET}", "/v1/models/{name:path}"),
+            ("POST", "/tokenize", "/tokenize"),
+            ("GET", "/admin/tenants", "/admin/tenants"),
+        ):
+            assert server.http.request(method, path).status_code == 401
+            [line] = lines(caplog, 1)
+            assert (line["route"], line["error"]) == (route, "invalid_api_key")
+            assert f'http_responses_total{{route="{route}",status="401"}} 1' in server.http.get("/metrics").text
         server.http.get("/metrics")
         server.http.get("/health")
         kept = server.send_raw("/v1/completions", {"prompt": SECRET, "max_tokens": LONG}, key="key-a")

@@ -167,6 +167,8 @@ def test_a_base_model_continues_what_it_is_given(browser: Browser, tmp_path: Pat
     base = Script(text_tokenizer(tmp_path, chat_template=None), {b"once": b" upon a time"})
     with running(lambda: scripted_llm(base)) as server, opened(browser, server) as page:
         assert not page.value("document.getElementById('base-note').hidden")
+        refused = server.post("/v1/responses", {"input": "x"}).json()["error"]
+        assert (refused["param"], "/v1/completions" in refused["message"]) == ("input", True)
         say(page, "once")
         page.until(f"{LAST} === ' upon a time'", "there is no answer")
         say(page, "once more")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -35,6 +36,42 @@ def test_a_model_answers_to_all_its_names_and_to_no_other(script: Script) -> Non
             assert response.json()["error"]["param"] == "model"
         assert server.requests[-1].request_id  # the refused ones never reached the engine
         assert len(server.requests) == 2
+
+
+def test_both_kinds_of_clients_read_the_models(script: Script) -> None:
+    with running(lambda: scripted_llm(script), names=["first", "second"]) as server:
+        told = server.http.get("/v1/models").json()
+        card = server.http.get("/v1/models/second").json()
+        assert server.http.get("/v1/models/").json() == told
+    assert told["data"][1] == card
+    assert (card["object"], card["type"], card["display_name"]) == ("model", "model", "second")
+    assert datetime.fromisoformat(card["created_at"]).timestamp() == card["created"]
+    assert (told["object"], told["has_more"], told["first_id"], told["last_id"]) == ("list", False, "first", "second")
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", CHAT),
+        ("/messages", "/v1/messages"),
+        ("/models", "/v1/models"),
+        ("/v1/v1/messages", "/v1/messages"),
+        ("/v1/v1/models", "/v1/models"),
+        ("/v1/nothing", None),
+        ("/nothing", None),
+    ],
+)
+def test_a_base_url_that_is_nearly_right_is_told_which_is(scripted: Running, path: str, meant: str | None) -> None:
+    answer = scripted.post(path, {})
+    assert answer.status_code == 404
+    told = answer.json()["error"]["message"]
+    assert (f"; {meant} is one" in told) if meant else told == f"there is no route {path}"
+
+
+def test_who_only_looks_gets_no_body(scripted: Running) -> None:
+    for path in ("/health", "/ready", "/"):
+        answer = scripted.http.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_small_routes(scripted: Running) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.api.embedder import encoder_folder
+from headrace.api.http.spans import traces_url
 from headrace.api.launch import load_parts
 from headrace.cli.serve import check_tls, check_words
 from headrace.config import resolve
-from headrace.contract.errors import ConfigError
+from headrace.contract.errors import ConfigError, ModelError, UnknownModel
 from headrace.contract.extras import how_to_get, missing
 from headrace.kv.place import check_place
 
@@ -28,6 +30,36 @@ def test_an_origin_that_no_browser_has_is_refused(origin: str) -> None:
     check_words(["a"], ["*", "https://example.org:8443", "http://localhost"])
     with pytest.raises(ConfigError, match="cors_origin"):
         check_words([], [origin])
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["foo", "localhost:4318", "grpc://h:4317", "http://", "http://h:port", "http://[h", ""]
+)
+def test_a_collector_that_is_no_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="otlp_endpoint: must be a URL such as"):
+        traces_url(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "url"),
+    [
+        ("http://h:4318", "http://h:4318/v1/traces"),
+        ("https://h/", "https://h/v1/traces"),
+        ("http://h:4318?key=1", "http://h:4318/v1/traces?key=1"),
+        ("http://h:4318/v1/traces", "http://h:4318/v1/traces"),
+        ("http://h/collect/", "http://h/collect/"),
+    ],
+)
+def test_a_collectors_address_alone_means_its_path_for_traces(endpoint: str, url: str) -> None:
+    assert traces_url(endpoint) == url
+
+
+@pytest.mark.parametrize("model", ["nosuch", "smollm2-135m-instruct", "v41-mini"])
+def test_what_is_no_encoder_is_told_one(model: str) -> None:
+    with pytest.raises(
+        (ModelError, UnknownModel), match=r"encoder\. One that is: pypi:\S+==\S+\. Other forms: a directory"
+    ):
+        encoder_folder(model, offline=True)
 
 
 def test_an_empty_name_is_refused() -> None:

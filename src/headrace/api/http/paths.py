@@ -27,9 +27,8 @@ class Paths:
         return next((route.path for route in self._routes if route.path_regex.match(path)), None)
 
     def hint(self, path: str) -> str:
-        """For a path that is none: the one that was meant, if it is a matter of ``/v1`` or of a slash at the end."""
-        bare = path.rstrip("/")
-        for meant in (f"/v1{bare}", bare.replace("/v1/v1/", "/v1/", 1), bare):
+        """For a path that is none: the one that was meant, if ``/v1`` is missing or there twice."""
+        for meant in (f"/v1{path}", path.replace("/v1/v1/", "/v1/", 1)):
             if meant != path and self.find(meant):
-                return f"; {meant} is one" + ("" if meant == bare else f": {BASE}")
+                return f"; {meant} is one: {BASE}"
         return ""

@@ -54,6 +54,8 @@ def _add_models(router: APIRouter, host: EngineHost, encoder: str | None) -> Non
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
+        if not name:  # a slash at the end
+            return await models()
         if name != encoder:
             host.check_model(name)
         return json_response(card(name))
