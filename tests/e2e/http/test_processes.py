@@ -183,6 +183,8 @@ def test_draining_has_a_deadline_and_then_streams_end_with_an_error(model: str) 
         rest = [line for line in lines if line.startswith("data: ")]
         assert json.loads(rest[-1][6:])["error"]["message"] == "the server is stopping"
         assert served.process.wait(END_S) == 0
+        assert served.process.stderr is not None
+        assert b"0.3 s are over: 1 request cut short" in served.process.stderr.read()
 
 
 def test_a_client_of_a_process_that_goes_away_frees_the_engine(model: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.api.embedder import encoder_folder
+from headrace.api.http.server import ServerSettings, listen
 from headrace.api.http.spans import traces_url
 from headrace.api.launch import load_parts
 from headrace.cli.serve import check_tls, check_words
@@ -60,6 +61,11 @@ def test_what_is_no_encoder_is_told_one(model: str) -> None:
         (ModelError, UnknownModel), match=r"encoder\. One that is: pypi:\S+==\S+\. Other forms: a directory"
     ):
         encoder_folder(model, offline=True)
+
+
+def test_an_address_of_another_machine_is_no_matter_of_the_port() -> None:
+    with pytest.raises(ConfigError, match=r"^host: cannot listen on 192\.0\.2\.1 port 0: (?!.*--port)"):
+        listen(ServerSettings("192.0.2.1", 0))  # a documentation's address, nobody's
 
 
 def test_an_empty_name_is_refused() -> None:

@@ -164,6 +164,14 @@ def test_a_database_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
         UsageBook(tmp_path / "no" / "usage.sqlite")
 
 
+def test_the_database_is_its_owners_alone(tmp_path: Path) -> None:
+    book = UsageBook(tmp_path / "usage.sqlite")
+    book.add("a", requests=1)
+    book.flush()
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
+    book.close()
+
+
 def test_what_could_not_be_written_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "usage.sqlite"
     book = UsageBook(path)

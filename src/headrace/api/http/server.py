@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import multiprocessing
 import signal
@@ -52,8 +53,10 @@ def listen(settings: ServerSettings) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((settings.host, settings.port))
     except (OSError, OverflowError) as error:
-        words = f"cannot listen on {settings.host} port {settings.port}: {error}; --port 0 takes a free one"
-        raise ConfigError("port", words) from error
+        words = f"cannot listen on {settings.host} port {settings.port}: {error}"
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise ConfigError("port", f"{words}; --port 0 takes a free one") from error
+        raise ConfigError("port" if isinstance(error, OverflowError) else "host", words) from error
     return bound
 
 
@@ -171,6 +174,8 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         if not await self._host.drain(self._drain_s):
+            if not self._ending and (count := self._host.num_requests):
+                self._say(f"{self._drain_s:g} s are over: {_requests(count)} cut short")
             await self._host.end_open()
         if self.hurried:
             kill_children()

@@ -12,6 +12,8 @@ import msgspec
 
 from headrace.contract.errors import InvalidRequest
 
+from .spelling import meant_field, valid_values
+
 MAX_DEPTH = 64
 MAX_NODES = 1 << 17  # arrays and objects of one body: making millions of them would hold up everyone
 TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
@@ -29,7 +31,7 @@ def decode(raw: bytes, schema: type[Body]) -> Body:
     try:
         return msgspec.json.decode(raw, type=schema)
     except msgspec.ValidationError as error:
-        raise _named(str(error)) from error
+        raise _named(str(error), schema) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("body", f"is not valid JSON: {error}") from error
 
@@ -39,7 +41,7 @@ def convert(value: object, schema: type[Body], field: str) -> Body:
     try:
         return msgspec.convert(value, schema)
     except msgspec.ValidationError as error:
-        inner = _named(str(error))
+        inner = _named(str(error), schema)
         raise InvalidRequest(f"{field}.{inner.field}".removesuffix(".body"), inner.words) from error
 
 
@@ -66,15 +68,17 @@ class _Named(InvalidRequest):
         self.words = words
 
 
-def _named(message: str) -> _Named:
+def _named(message: str, schema: type[msgspec.Struct]) -> _Named:
     """The decoder's message split into place and words: ``$.messages[0]`` becomes ``messages[0]``."""
     place = PLACE.search(message)
     path = place["path"].lstrip(".") if place else ""
     words = message[: place.start()] if place else message
     if name := NAMED.search(words):
-        kind = f"unknown field{_elsewhere(name['name'])}" if "unknown" in words else "is required"
+        hint = _elsewhere(name["name"]) or meant_field(schema, path, name["name"])
+        kind = f"unknown field{hint}" if "unknown" in words else "is required"
         return _Named(".".join(part for part in (path, name["name"]) if part), kind)
-    return _Named(path or "body", words[0].lower() + words[1:])
+    hint = valid_values(schema, path) if words.startswith("Invalid enum value") else ""
+    return _Named(path or "body", words[0].lower() + words[1:] + hint)
 
 
 def _elsewhere(name: str) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
@@ -45,6 +47,9 @@ class UsageBook:
         self._writing = Lock()
         self._thread = ThreadPoolExecutor(1, "usage")
         self._reading: Future[Totals] | None = None
+        if path is not None:
+            with suppress(OSError):  # what is wrong with the place the database says; its further files are as this one
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # who used how much is nobody else's business
         try:
             self._db = sqlite3.connect(":memory:" if path is None else path, timeout=BUSY_S, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
