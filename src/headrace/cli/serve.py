@@ -243,7 +243,11 @@ def _open_tenancy(path: Path, usage_db: Path, engine: SchedulerConfig) -> Tenanc
     from headrace.api.tenants.tenancy import Tenancy, TenancyLimits
     from headrace.api.tenants.usage import UsageBook
 
-    return Tenancy(Registry.load(path), UsageBook(usage_db), TenancyLimits(engine.max_seqs, engine.token_budget))
+    known = Registry.load(path)
+    if not known.tenants:
+        words = f"{path} names no tenant, so nobody could get in; `headrace tenants add NAME --file {path}` adds one"
+        raise ConfigError("tenants", words)
+    return Tenancy(known, UsageBook(usage_db), TenancyLimits(engine.max_seqs, engine.token_budget))
 
 
 def _show_request_log() -> None:

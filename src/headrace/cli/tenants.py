@@ -21,6 +21,7 @@ Weight = Annotated[float, typer.Option(help="Share of the engine against other t
 Admin = Annotated[bool, typer.Option("--admin", help="May see /admin/tenants.")]
 Shared = Annotated[bool, typer.Option("--share-cache", help="Share cached prompts with others who do.")]
 FILE = Path("tenants.json")
+RESTART = "A server that runs goes on with what it read when it started: restart it"
 
 
 def tenants_app() -> typer.Typer:
@@ -74,7 +75,7 @@ def remove(report: ReportFlags, name: Name, file: File = FILE) -> None:
     if report.as_json:
         print_json({"name": name, "file": str(file)})
         return
-    to_stderr(f"{name} is no longer in {file}")
+    to_stderr(f"{name} is no longer in {file}. {RESTART}")
 
 
 @flagged
@@ -91,7 +92,7 @@ def _tell_key(report: ReportFlags, name: str, key: str, file: Path) -> None:
         print_json({"name": name, "key": key, "file": str(file)})
         return
     to_stdout(f"{key}\n")
-    to_stderr(f"{name} is in {file}; its key is above and cannot be shown again")
+    to_stderr(f"{name} is in {file}; its key is above and cannot be shown again. {RESTART}")
 
 
 @flagged

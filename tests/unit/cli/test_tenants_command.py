@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headrace.api.tenants.registry import Registry, changing
+from headrace.cli.serve import _open_tenancy
 from headrace.cli.tenants import tenants_app
+from headrace.config import SchedulerConfig
 from headrace.contract.errors import ConfigError
 
 
@@ -71,6 +73,19 @@ def test_a_tenant_gets_a_new_key_or_goes_and_others_stay(tmp_path: Path) -> None
         refused = CliRunner().invoke(tenants_app(), [command, "acme", "-f", str(file)])
         assert refused.exit_code == 2
         assert "root" in refused.output
+
+
+def test_a_change_says_when_it_counts(tmp_path: Path) -> None:
+    file = str(tmp_path / "tenants.json")
+    for command in ("add", "rekey", "remove"):
+        assert "restart it" in CliRunner().invoke(tenants_app(), [command, "acme", "-f", file]).stderr
+
+
+def test_a_server_that_nobody_could_use_is_not_started(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.json"
+    Registry([]).save(path)
+    with pytest.raises(ConfigError, match=r"names no tenant.*headrace tenants add"):
+        _open_tenancy(path, tmp_path / "usage.sqlite", SchedulerConfig())
 
 
 def test_a_file_that_is_not_there_says_what_makes_it(tmp_path: Path) -> None:
