@@ -2,9 +2,10 @@
 
 Not part of CI. Starts every server, and in this process a client of an engine process of our server's settings; then
 each gets one round of requests in turn, ``--rounds`` times, so that a machine that slows down slows all. The first
-round warms up. Others rest while one works. Prints per contender tokens a second, TTFT and time between tokens as this
-client sees them, and the seconds of processor that the server spends on a token: the process that speaks HTTP, where
-that is one of its own, and all of it. Prompts are drawn words, since not every server takes token ids. Decides nothing.
+round warms up. Others rest while one works. Prints per contender tokens a second, TTFT and time between tokens as
+this client sees them (from one event of a stream to the next, undivided, as vLLM's benchmark has it), and the seconds
+of processor that the server spends on a token: the process that speaks HTTP, where that is one of its own, and all of
+it. Prompts are drawn words, since not every server takes token ids. Decides nothing.
 
     python scripts/edge_overhead.py --concurrency 16 --threads 2
     python scripts/edge_overhead.py --peers vllm,llama-cpp-python --cache ~/.cache/peers --table docs/serving.md

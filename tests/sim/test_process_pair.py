@@ -146,7 +146,7 @@ def test_while_the_prompt_engine_starts_again_a_refusal_says_so(
 def test_a_close_that_comes_before_the_news_of_a_dead_completion_engine_tells_it(pair: ProcessPair) -> None:
     asker, completion = Asker(pair), pair._completion
     asker.ask("decoding", [1, 2, 3], 3000)
-    asker.ask("prompt", [4] * 3000, 5)
+    asker.ask("prompt", [4] * 3000, 900)
     asker.until(lambda: len(asker.tokens["decoding"]) > 2)
     mourn = completion._mourn
     completion._mourn = lambda why: mourn(why) if completion._closing.wait(DEADLINE_S) else None  # type: ignore[method-assign]
@@ -164,7 +164,7 @@ def test_a_close_that_comes_before_the_news_of_a_dead_completion_engine_tells_it
 def test_a_dead_completion_engine_ends_everything_with_its_reason(pair: ProcessPair) -> None:
     asker = Asker(pair)
     asker.ask("decoding", [1, 2, 3], 3000)
-    asker.ask("prompt", [4] * 3000, 5)
+    asker.ask("prompt", [4] * 3000, 900)
     asker.until(lambda: len(asker.tokens["decoding"]) > 2)
     os.kill(pair.pids[1], signal.SIGKILL)
     asker.until(asker.all_ended)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -10,6 +12,7 @@ import msgspec
 
 from . import plain
 from .errors import InvalidRequest
+from .json_schema import first_gap, pattern_gap
 from .picture import Picture
 from .structure_bounds import check_grammar, check_regex, check_schema_text, check_tree
 
@@ -22,7 +25,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
     ``json``: a JSON schema, as an object or its text. ``json_object``: any JSON object. ``regex``: the whole output
     matches. ``choice``: one of these texts. ``grammar``: EBNF with a rule ``root``. ``structural_tag``:
-    xgrammar's object of that name, free text and formats in turn. ``field`` is what errors name.
+    xgrammar's object of that name, free text and formats in turn. ``field`` is what errors name. ``lenient``: what no
+    answer can be held to of a schema (``contract.json_schema``) is left out; else the schema is refused.
     """
 
     json: str | dict[str, Any] | bool | None = None
@@ -32,6 +36,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
     grammar: str | None = None
     structural_tag: dict[str, Any] | None = None
     field: str = "structured_outputs"
+    lenient: bool = False
 
     def check(self) -> None:
         """Refuses what no compiler need be asked about."""
@@ -45,6 +50,11 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
         if any(isinstance(text := getattr(self, name), str) and not text.strip() for name in given):
             raise InvalidRequest(self.field, f"{given[0]} is empty")
         self._check_bounds()
+        if (words := pattern_gap(self.regex)) is not None:
+            raise InvalidRequest(self.field, f"regex: {words}")
+        if not self.lenient:
+            for schema in self._schemas():
+                check_schema(schema, self.field)
 
     def _check_bounds(self) -> None:
         if self.regex is not None:
@@ -54,6 +64,28 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
         if isinstance(self.json, str):
             check_schema_text(self.field, self.json)
         check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag)
+
+    def _schemas(self) -> Iterable[Any]:
+        """Those whose text is no JSON, or no schema, the compiler refuses."""
+        if isinstance(self.json, str):
+            with contextlib.suppress(ValueError, RecursionError):
+                yield json.loads(self.json)
+        elif self.json is not None:
+            yield self.json
+        pending: list[Any] = [self.structural_tag]
+        while pending:
+            part = pending.pop()
+            if isinstance(part, dict) and part.get("type") == "json_schema":
+                yield part.get("json_schema")
+            elif isinstance(part, dict | list):
+                pending += part.values() if isinstance(part, dict) else part
+
+
+def check_schema(schema: Any, field: str) -> None:
+    """Raises InvalidRequest, naming the place, where an answer could not be held to ``schema``."""
+    if (gap := first_gap(schema)) is not None:
+        place, words = gap
+        raise InvalidRequest(field, f"schema{place[:200]}: {words}" if place else f"schema: {words}")
 
 
 STRUCTURES = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")

@@ -27,7 +27,7 @@ class GrammarWaits:
         assert wanted is not None
         compilation = None
         if self._pool is not None:
-            compilation = self._pool.request(wanted)
+            compilation = self._pool.request(wanted, entry.request.tenant)
             compilation.future.add_done_callback(lambda _: self._wake())
         self._waiting[entry.seq_id] = entry, compilation
 

@@ -137,7 +137,7 @@ class ProcessClient:
                     return message.info
                 if isinstance(message, Failed):
                     raise message.as_error("the engine did not start: ")
-            elif not self._process.is_alive():
+            elif not self._process.is_alive() and not self._socket.poll(POLL_MS):  # its last words may be under way
                 raise EngineDead(ended_at_start("the engine process", self._process.exitcode))
         if self._give_up.is_set():
             raise EngineDead("the engine is not needed any more")

@@ -1,7 +1,8 @@
 """Builders: the threads that compile constraints. One that is stuck is left behind and replaced, within a bound.
 
 A compilation cannot be stopped, only forsaken: its thread then goes on at the lowest priority and ends with it. So a
-few hopeless constraints never keep everybody else's from being compiled. The threads hold up no end of the program.
+few hopeless constraints never keep everybody else's from being compiled, and a named owner has half of the threads at
+most. The threads hold up no end of the program.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -21,9 +22,11 @@ STACK_BYTES = 512 << 20  # a compiler goes into itself as often as a schema refe
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """``forsaken``: it runs, but nobody waits for it. ``thread``: the system's number of the one that runs it."""
+    """``owner``: who wants it; "" is everybody. ``forsaken``: it runs, nobody waits for it. ``thread``: the system's
+    number of the one that runs it."""
 
     call: Callable[[], Any]
+    owner: str = ""
     future: Future[Any] = field(default_factory=Future)
     forsaken: bool = False
     thread: int | None = None
@@ -35,12 +38,13 @@ class Builders:
     def __init__(self, threads: int, most: int) -> None:
         self._threads, self._most = threads, most
         self._lock = threading.Lock()
-        self._waiting: deque[Job] = deque()
+        self._waiting: list[Job] = []
         self._running = self._forsaken = 0
+        self._running_of, self._forsaken_of = Counter[str](), Counter[str]()
 
-    def submit(self, call: Callable[[], Any]) -> Job:
-        """``call`` runs as soon as there is a thread; its result, or what it raises, is the future's."""
-        job = Job(call)
+    def submit(self, call: Callable[[], Any], owner: str = "") -> Job:
+        """``call`` runs as soon as there is a thread for its owner; its result, or what it raises, is the future's."""
+        job = Job(call, owner)
         with self._lock:
             self._waiting.append(job)
             self._hire()
@@ -56,6 +60,8 @@ class Builders:
                 job.forsaken = True
                 self._running -= 1
                 self._forsaken += 1
+                self._running_of[job.owner] -= 1
+                self._forsaken_of[job.owner] += 1
                 _stand_back(job.thread)
                 self._hire()
 
@@ -63,11 +69,12 @@ class Builders:
         """What has not begun never will."""
         with self._lock:
             while self._waiting:
-                self._waiting.popleft().future.cancel()
+                self._waiting.pop(0).future.cancel()
 
     def _hire(self) -> None:
         """Under the lock: one more thread, if there is work and room for it."""
-        if self._waiting and self._running < self._threads and self._running + self._forsaken < self._most:
+        room = self._running < self._threads and self._running + self._forsaken < self._most
+        if room and self._next() is not None:
             self._start(STACK_BYTES)
             self._running += 1
 
@@ -84,6 +91,16 @@ class Builders:
             threading.stack_size(before)
         self._start(0)
 
+    def _next(self) -> Job | None:
+        """Under the lock: the first of the owner that has the fewest threads, among those that may have one more."""
+        allowed = [job for job in self._waiting if not job.owner or self._has_share_left(job.owner)]
+        return min(allowed, key=lambda job: self._running_of[job.owner], default=None)
+
+    def _has_share_left(self, owner: str) -> bool:
+        running = self._running_of[owner]
+        within = running + self._forsaken_of[owner] < max(1, self._most // 2)
+        return within and running < max(1, self._threads // 2)
+
     def _work(self) -> None:
         while (job := self._take()) is not None:
             try:
@@ -97,10 +114,11 @@ class Builders:
 
     def _take(self) -> Job | None:
         with self._lock:
-            if not self._waiting:
+            if (job := self._next()) is None:
                 self._running -= 1
                 return None
-            job = self._waiting.popleft()
+            self._waiting.remove(job)
+            self._running_of[job.owner] += 1
             job.future.set_running_or_notify_cancel()
             job.thread = threading.get_native_id()
             return job
@@ -110,7 +128,10 @@ class Builders:
         with self._lock:
             if job.forsaken:
                 self._forsaken -= 1
+                self._forsaken_of[job.owner] -= 1
                 self._hire()
+            else:
+                self._running_of[job.owner] -= 1
             return job.forsaken
 
 

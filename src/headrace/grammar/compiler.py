@@ -71,8 +71,8 @@ class GrammarPool:
         self._kept: KeptGrammars[Grammar] = KeptGrammars(cache_bytes)
         self._under_way: dict[bytes, Compilation] = {}
 
-    def request(self, wanted: StructuredOutputs) -> Compilation:
-        """Starts compiling, or joins those who wait for the same; returns at once."""
+    def request(self, wanted: StructuredOutputs, owner: str = "") -> Compilation:
+        """Starts compiling on a thread of the owner's share, or joins those who wait for the same; returns at once."""
         key = _key(wanted)
         with self._lock:
             if (grammar := self._kept.get(key)) is not None:
@@ -83,7 +83,7 @@ class GrammarPool:
                 return self._settled(key, lambda future: future.set_exception(late))
             if known is None or not known.waiters:
                 known = self._under_way[key] = Compilation(key, self.timeout_s, self._clock)
-                known.job = self._builders.submit(partial(self._compile, wanted, known))
+                known.job = self._builders.submit(partial(self._compile, wanted, known), owner)
             known.waiters += 1
             return known
 

@@ -39,6 +39,7 @@ ANSWERS = {
     b"q-call": f"hm{END_THINK}Well.\n\n{called('Bern')}".encode(),
     b"q-other": f"{END_THINK}{called('Bern', 'nope')}".encode(),
     b"q-broken": f"{END_THINK}{called('{Bern', plain='false')}".encode(),
+    b"half": "aé😀".encode(),
     b"stops": f"aXYZb{END_THINK}cXYZd".encode(),
 }
 
@@ -90,6 +91,14 @@ def test_calls_are_read(server: Running) -> None:
 @pytest.mark.parametrize("word", ["q-other", "q-broken"])
 def test_calls_that_are_none_are_never_told_as_complete(server: Running, word: str) -> None:
     assert ask(server, word, tools=TOOLS)[1] == "stop"
+
+
+@pytest.mark.parametrize("most", range(1, 9))
+def test_text_before_half_a_character_is_told(server: Running, most: int) -> None:
+    message, finish = ask(server, "half", max_tokens=most)
+    told = "aé😀"
+    assert message["reasoning_content"] == told.encode()[:most].decode("utf-8", "replace")
+    assert finish == ("length" if most < 8 else "stop")
 
 
 def test_a_cut_call_says_so(server: Running) -> None:

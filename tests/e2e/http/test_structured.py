@@ -290,3 +290,27 @@ def test_preempted_structured_requests_replay_their_matchers(tmp_path: Any) -> N
         texts = [choice["text"] for choice in answer["choices"]]
         assert all(re.fullmatch("[0-9]{60}", text) for text in texts)
         assert server.host.llm.client.stats.preemptions > 0
+
+
+def test_what_no_answer_can_be_held_to_is_refused_where_it_is_promised(tiny: Running) -> None:
+    """Three bounds on an array: its items are drawn, that they differ cannot be."""
+    schema = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 3, "maxItems": 3, "uniqueItems": True}
+    inner = {"name": "p", "schema": schema}
+    assert "uniqueItems" in refused(tiny, "structured_outputs", structured_outputs={"json": schema})
+    strict = {"type": "json_schema", "json_schema": {**inner, "strict": True}}
+    assert "uniqueItems" in refused(tiny, "response_format", response_format=strict)
+    formatted = {"type": "json_schema", "json_schema": inner}
+    assert len(json.loads(text_of(tiny, response_format=formatted))) == 3
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}
+    message = tiny.post(
+        "/v1/messages", {**asked, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    )
+    assert (message.status_code, "uniqueItems" in message.text) == (400, True)
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": schema}}}
+    for is_strict in (True, False):
+        tools = [{"type": "function", "function": {**function, "strict": is_strict}}]
+        answer = tiny.post(CHAT, {**asked, "tools": tools, "tool_choice": "required"})
+        assert answer.status_code == (400 if is_strict else 200)
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    where = tiny.post(CHAT, {**asked, "tools": [{"type": "function", "function": {**function, "strict": True}}]})
+    assert where.json()["error"]["param"] == "tools[0].function.parameters"

@@ -89,6 +89,30 @@ def test_what_a_job_raises_is_its_own() -> None:
         failed.future.result(DEADLINE_S)
 
 
+def test_an_owner_has_half_of_the_threads_and_half_of_those_left_behind(stuck: list[Stuck]) -> None:
+    builders = Builders(threads=2, most=4)
+    first = builders.submit(stuck[0], "a")
+    assert stuck[0].began.wait(DEADLINE_S)
+    second = builders.submit(stuck[1], "a")
+    assert builders.submit(lambda: "done", "b").future.result(DEADLINE_S) == "done"
+    assert not stuck[1].began.is_set()
+    builders.forsake(first)
+    assert stuck[1].began.wait(DEADLINE_S)
+    builders.forsake(second)
+    third = builders.submit(stuck[2], "a")  # two of its threads are left behind already
+    assert builders.submit(lambda: "done", "b").future.result(DEADLINE_S) == "done"
+    assert builders.submit(lambda: "done").future.result(DEADLINE_S) == "done"
+    assert not stuck[2].began.is_set()
+    stuck[0].go.set()
+    assert stuck[2].began.wait(DEADLINE_S)
+    stuck[2].go.set()
+    assert third.future.result(DEADLINE_S) == "late"
+
+
+def test_without_owners_all_threads_are_everybodys(stuck: list[Stuck]) -> None:
+    begin(Builders(threads=2, most=4), stuck[:2])
+
+
 def test_what_goes_into_itself_very_often_has_the_stack_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the usual one a schema whose definitions refer on some ten thousand times ends the process."""
     sizes = list[int]()

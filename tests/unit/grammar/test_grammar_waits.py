@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,10 +25,10 @@ class Waits:
     def __init__(self) -> None:
         self.now, self.began, self.over, self.woken = 0.0, threading.Event(), threading.Event(), threading.Event()
         self.compiled: list[str | None] = []
-        pool = GrammarPool(
+        self.pool = GrammarPool(
             lambda: Vocabulary([], ()), threads=1, timeout_s=5.0, open_backend=self._open, clock=lambda: self.now
         )
-        self.all, self._book = GrammarWaits(pool, self.woken.set), Book()
+        self.all, self._book = GrammarWaits(self.pool, self.woken.set), Book()
 
     def _open(self, _vocabulary: Vocabulary) -> Any:
         return SimpleNamespace(compile=self._compile, num_bytes=len)
@@ -65,6 +66,13 @@ class Waits:
             self.woken.clear()
             told += self.all.finished()
         return told
+
+    def await_all_compiled(self) -> None:
+        """Also what nobody waits for."""
+        deadline = time.monotonic() + DEADLINE_S
+        while self.pool._under_way:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
 
     def outcome(self) -> HeadraceError | None:
         [(_, error)] = self.all.finished()
@@ -129,6 +137,7 @@ def test_what_is_known_to_take_too_long_is_refused_at_once_while_it_runs(waits: 
     waits.over.set()
     waits.start("fine")
     waits.next_finished()
+    waits.await_all_compiled()
     waits.start("stuck")  # it was compiled in the end, and kept
     [(entry, error)] = waits.next_finished()
     assert (entry.grammar.compiled, error) == ("stuck", None)

@@ -26,6 +26,7 @@ from .connections import bounded
 from .host import EngineHost
 
 BACKLOG = 2048
+IDLE_S = 20  # of a connection between requests: clients drop theirs after 5 to 15 s, and should be the first to
 ASKS_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LEAVING_S = 5  # for connections to close once all is answered
 HURRIED_S = 1  # as above, after a second signal
@@ -81,6 +82,7 @@ class Server(uvicorn.Server):
             backlog=BACKLOG,
             ssl_certfile=settings.tls_cert,
             ssl_keyfile=settings.tls_key,
+            timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=LEAVING_S,
             server_header=False,
             lifespan="on",

@@ -61,7 +61,7 @@ class AnswerParser:
         self._state: Callable[[Piece], None] = self._in_thought if plan.in_thought else self._in_text
         self._events: list[Event] = []
         self._body = CallBody()
-        self._before = ""  # what stood before its brace
+        self._opening = ""  # what came before the body: its mark and blanks
         self._num_calls = 0
         self._told = 0  # characters of the body's arguments
         self._named = False  # the body's call has begun
@@ -88,6 +88,8 @@ class AnswerParser:
                 self._state(one)
         if self._state == self._in_call and not self._named and not self._plan.demanded:
             self._not_a_call()
+        if self._state == self._in_text and self._at_start and not (self._strips or self._plan.demanded):
+            self._events += [Said(self._blanks)] if self._blanks else []  # an answer of blanks alone
         return self._taken()
 
     def _taken(self) -> list[Event]:
@@ -103,13 +105,15 @@ class AnswerParser:
         elif piece is Mark.THINK and self._plan.form.thinks:
             self._state = self._in_thought
             self._rest()
-        elif piece in (Mark.CALL, Mark.PYTHON) and call is not None:
-            self._begin_call("" if call.bare else Mark.CALL.value)  # Llama 3's mark shows that a call is meant, no text
+        elif isinstance(piece, Mark) and piece in (Mark.CALL, Mark.PYTHON) and call is not None:
+            self._begin_call(piece.value)
         elif isinstance(piece, Mark):
             self._say(piece.value)
         elif call is not None and call.bare and self._at_start and piece.lstrip().startswith("{"):
+            start = piece.index("{")
+            self._say(piece[:start])
             self._begin_call()
-            self._in_call(piece)
+            self._in_call(piece[start:])
         else:
             self._say(piece)
 
@@ -135,8 +139,8 @@ class AnswerParser:
                 return
             piece = piece.value
         if not body.raw:
-            inner = piece.lstrip()
-            self._before, piece = self._before + piece[: len(piece) - len(inner)], inner
+            start = len(piece) - len(piece.lstrip())
+            self._opening, piece = self._opening + piece[:start], piece[start:]
             if not piece:
                 return
             if not piece.startswith("{"):
@@ -183,9 +187,9 @@ class AnswerParser:
         """A thought or a call begins or ends: blanks here are part of the form."""
         self._at_start, self._blanks, self._strips = True, "", True
 
-    def _begin_call(self, before: str = "") -> None:
+    def _begin_call(self, opening: str = "") -> None:
         self._state, self._body, self._told, self._named = self._in_call, CallBody(), 0, False
-        self._before = before
+        self._opening = opening
 
     @property
     def _full(self) -> bool:
@@ -217,10 +221,10 @@ class AnswerParser:
             self._after_call(left)
 
     def _not_a_call(self) -> None:
-        """What looked like a call is text after all, as it came."""
+        """What looked like a call is text after all, to the letter."""
         self._state = self._in_text
         if not self._named:
-            self._say(self._before + self._body.raw)
+            self._say(self._opening + self._body.raw)
 
 
 class AnswerReader:

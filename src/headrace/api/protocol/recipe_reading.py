@@ -89,7 +89,7 @@ class RecipeParser:
         self._held.put(news.token_ids, news.text)
         cut = news.finish_reason is not None and isinstance(news.stop_reason, str)  # the rest is the stop string's
         ids = self._shown(self._held.take() if news.finish_reason is None or cut else self._rest(news))
-        events = self._push(self._reading.chunk(ids)) if ids else []
+        events = self._push_ids(ids)
         if cut and (text := self._split_token()):
             events += self._push(self._reading.text_chunk(text))
         if news.finish_reason is not None:
@@ -110,6 +110,19 @@ class RecipeParser:
 
     def _shown(self, ids: list[int]) -> list[int]:
         return [index for index in ids if index not in self._reading.hidden]
+
+    def _push_ids(self, ids: list[int]) -> list[Event]:
+        """Bytes at the end that are no character are told as text: given as tokens the package would wait for the rest
+        of them, and drop at the end all that came in one piece with them."""
+        cut, told = len(ids), ""
+        raw = [self._reading.tokenizer.token_bytes(index) for index in ids]
+        while cut and (text := b"".join(raw[:cut]).decode("utf-8", "replace")).endswith("\N{REPLACEMENT CHARACTER}"):
+            cut, told = cut - 1, told or text
+        events = self._push(self._reading.chunk(ids[:cut])) if cut else []
+        if told:
+            rest = told.removeprefix(b"".join(raw[:cut]).decode("utf-8", "replace"))
+            events += self._push(self._reading.text_chunk(rest))
+        return events
 
     def _push(self, chunk: Any) -> list[Event]:
         return self._events(self._processor.push(chunk))

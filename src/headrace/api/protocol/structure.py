@@ -19,7 +19,8 @@ def structure(response_format: dict[str, Any] | None, extension: dict[str, Any] 
 
 
 def from_format(value: dict[str, Any], field: str) -> StructuredOutputs | None:
-    """OpenAI's ``{"type": ...}``. The schema sits in ``json_schema``, or beside the type (Responses)."""
+    """OpenAI's ``{"type": ...}``. The schema sits in ``json_schema``, or beside the type (Responses). Unless it is
+    ``strict``, what no answer can be held to is left out; Anthropic's (``output_config.format``) always is."""
     kind = value.get("type")
     if kind == "text":
         return None
@@ -33,7 +34,8 @@ def from_format(value: dict[str, Any], field: str) -> StructuredOutputs | None:
         nested = "json_schema" in value or field == "response_format"  # as Chat spells it; Responses keeps it flat
         where = f"{field}.json_schema.schema" if nested else f"{field}.schema"
         raise InvalidRequest(where, "must be a JSON schema")
-    return StructuredOutputs(json=schema, field=field)
+    strict = value.get("json_schema", value).get("strict") is True or field.startswith("output_config")
+    return StructuredOutputs(json=schema, field=field, lenient=not strict)
 
 
 def _from_extension(value: dict[str, Any]) -> StructuredOutputs:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.contract.errors import InvalidRequest
-from headrace.contract.request import StructuredOutputs
+from headrace.contract.request import StructuredOutputs, check_schema
 
 from ..text.answer_forms import AnswerForm, CallForm, Mark, MarkTable
 from .decode import check_depth
@@ -188,7 +188,8 @@ def _thinking(content: dict[str, Any], form: AnswerForm, in_thought: bool, marks
 
 
 def _tag(content: dict[str, Any], field: str) -> StructuredOutputs:
-    return StructuredOutputs(structural_tag={"type": "structural_tag", "format": content}, field=field)
+    tag = {"type": "structural_tag", "format": content}
+    return StructuredOutputs(structural_tag=tag, field=field, lenient=True)  # its schemas were looked at, one by one
 
 
 def wish(functions: Sequence[Function], choice: str, only: str | None, parallel: bool | None) -> ToolWish:
@@ -217,7 +218,10 @@ def function_of(value: Any, where: str, schema_key: str = "parameters") -> Funct
         raise InvalidRequest(f"{where}.description", "must be a text")
     if not isinstance(schema, dict | None):
         raise InvalidRequest(f"{where}.{schema_key}", "must be a JSON schema")
-    return Function(name, description, schema or None, value.get("strict") is True)
+    strict = value.get("strict") is True
+    if strict:
+        check_schema(schema, f"{where}.{schema_key}")
+    return Function(name, description, schema or None, strict)
 
 
 def openai_tools(
