@@ -56,15 +56,6 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
             for schema in self._schemas():
                 check_schema(schema, self.field)
 
-    def _check_bounds(self) -> None:
-        if self.regex is not None:
-            check_regex(self.field, "regex", self.regex)
-        if self.grammar is not None:
-            check_grammar(self.field, "grammar", self.grammar)
-        if isinstance(self.json, str):
-            check_schema_text(self.field, self.json)
-        check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag)
-
     def _schemas(self) -> Iterable[Any]:
         """Those whose text is no JSON, or no schema, the compiler refuses."""
         if isinstance(self.json, str):
@@ -79,6 +70,15 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
                 yield part.get("json_schema")
             elif isinstance(part, dict | list):
                 pending += part.values() if isinstance(part, dict) else part
+
+    def _check_bounds(self) -> None:
+        if self.regex is not None:
+            check_regex(self.field, "regex", self.regex)
+        if self.grammar is not None:
+            check_grammar(self.field, "grammar", self.grammar)
+        if isinstance(self.json, str):
+            check_schema_text(self.field, self.json)
+        check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag)
 
 
 def check_schema(schema: Any, field: str) -> None:

@@ -32,11 +32,15 @@ def test_the_length_of_patterns_is_bounded_wherever_they_stand(pattern: str) -> 
         for fields in (
             {"regex": text},
             {"json": {"type": "string", "pattern": text}},
-            {"json": {"$defs": {"a": {"anyOf": [{"pattern": text}]}}, "$ref": "#/$defs/a"}},
-            {"json": {"patternProperties": {text: {"type": "null"}}}},
+            {"json": {"$defs": {"a": {"anyOf": [{"type": "string", "pattern": text}]}}, "$ref": "#/$defs/a"}},
+            {"json": {"type": "object", "patternProperties": {text: {"type": "null"}}}},
             {"json": f'{{"type": "string", "pattern": "{text}"}}'},
             {"structural_tag": tag({"type": "regex", "pattern": text})},
-            {"structural_tag": tag({"type": "json_schema", "json_schema": {"items": {"pattern": text}}})},
+            {
+                "structural_tag": tag(
+                    {"type": "json_schema", "json_schema": {"items": {"type": "string", "pattern": text}}}
+                )
+            },
         ):
             refused(fields, bool(more), "pattern|regex")
 
