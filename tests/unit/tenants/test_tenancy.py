@@ -150,7 +150,13 @@ def test_usage_survives_a_restart_and_keeps_days_apart(tmp_path: Path) -> None:
     book.close()
     again = UsageBook(path, lambda: today[0])
     again.add("b", requests=1)
-    assert again.totals()["a"] == {"requests": 2, "prompt_tokens": 5, "cached_tokens": 0, "generation_tokens": 7}
+    assert again.totals()["a"] == {
+        "since": "2026-01-01",
+        "requests": 2,
+        "prompt_tokens": 5,
+        "cached_tokens": 0,
+        "generation_tokens": 7,
+    }
     assert again.totals()["b"]["requests"] == 1
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT day, requests FROM usage WHERE tenant = 'a' ORDER BY day").fetchall() == [

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -79,6 +80,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     if host.tenancy is not None:
         app.include_router(tenant_routes(host.tenancy))
         app.add_middleware(Guarded, tenancy=host.tenancy)
+    _answer_heads(app)
     app.add_middleware(Unforeseen)
     app.add_middleware(Counted, host=host)
     app.add_middleware(Observed, observers=host.observers, model=host.names[0])
@@ -121,6 +123,13 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
         return await answer(host, request, ResponsesBody, responses_job, "resp_")
 
 
+def _answer_heads(app: FastAPI) -> None:
+    """HEAD as GET, whose body the server then leaves out: what watches servers asks so."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and "GET" in route.methods:
+            route.methods.add("HEAD")
+
+
 async def answer(
     host: EngineHost,
     request: Request,
@@ -159,7 +168,8 @@ def _add_errors(app: FastAPI) -> None:
         path = request.url.path
         switch = f"; `headrace serve {SWITCHED[path]}` would add it" if path in SWITCHED else ""
         words = {404: f"there is no route {path}{switch}", 405: f"{request.method} is not for {path}"}
-        return _refusal(request, HttpError(error.status_code, words.get(error.status_code, str(error.detail))))
+        told = words.get(error.status_code, str(error.detail))
+        return _refusal(request, HttpError(error.status_code, told, allow=(error.headers or {}).get("Allow")))
 
 
 def _refusal(request: Request, error: HttpError) -> Response:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,17 @@ class Job:
 
 def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(12)}"
+
+
+@contextmanager
+def blaming(field: str, *inner: str) -> Iterator[None]:
+    """What is refused inside by one of the ``inner`` names has this one in the body."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.field not in inner:
+            raise
+        raise InvalidRequest(field, str(error).removeprefix(f"{error.field}: ")) from error
 
 
 def tokenizer_of(host: EngineHost, field: str) -> Tokenizer:
@@ -121,13 +133,11 @@ def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    prompt = chat_prompt(
-        host,
-        body.conversation(),
-        tools=wish.for_template(),
-        variables=body.variables(),
-        context=host.llm.max_model_len,
-    )
+    said = body.conversation()
+    with blaming("input", "messages", "prompt"):
+        prompt = chat_prompt(
+            host, said, tools=wish.for_template(), variables=body.variables(), context=host.llm.max_model_len
+        )
     plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
     if not plan.plain:
         body.refuse_logprobs()
@@ -144,7 +154,11 @@ def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
     host.check_count(count)
     check_wishes(sampling, count)
     names = [request_id] if len(prompts) == 1 else [f"{request_id}-{i}" for i in range(len(prompts))]
-    prepared = [host.llm.prepare(_prompt(one) | fields, sampling, name) for one, name in zip(prompts, names)]
+    places = ["prompt"] if len(prompts) == 1 else [f"prompt[{i}]" for i in range(len(prompts))]
+    prepared = []
+    for one, name, place in zip(prompts, names, places):
+        with blaming(place, "prompt", "prompt_token_ids"):
+            prepared.append(host.llm.prepare(_prompt(one) | fields, sampling, name))
     reply = TextReply(
         head(host, request_id),
         host.llm.tokenizer,

@@ -171,6 +171,8 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         if not await self._host.drain(self._drain_s):
+            if not self._ending:
+                self._say(f"{self._drain_s:g} s are over: {_requests(self._host.num_requests)} cut short")
             await self._host.end_open()
         if self.hurried:
             kill_children()

@@ -11,6 +11,9 @@ from typing import TypeVar
 import msgspec
 
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.near import did_you_mean
+
+from .places import choices_at, fields_at
 
 MAX_DEPTH = 64
 MAX_NODES = 1 << 17  # arrays and objects of one body: making millions of them would hold up everyone
@@ -18,6 +21,11 @@ TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
 NAMED = re.compile(r"(?:unknown field|missing required field) `(?P<name>[^`]+)`")
 
+FORMATS = {"text": "text.format", "output_config": "output_config.format"}  # by the field that a protocol has it in
+SPECIAL = {
+    "web_search_options": ": nothing is searched here",
+    "continue_final_message": ": an answer always begins anew; completions go on with any text",
+}
 GUIDED = re.compile(r"guided_(?P<kind>json|regex|choice|grammar)")
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -29,7 +37,7 @@ def decode(raw: bytes, schema: type[Body]) -> Body:
     try:
         return msgspec.json.decode(raw, type=schema)
     except msgspec.ValidationError as error:
-        raise _named(str(error)) from error
+        raise _named(str(error), schema) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest("body", f"is not valid JSON: {error}") from error
 
@@ -39,7 +47,7 @@ def convert(value: object, schema: type[Body], field: str) -> Body:
     try:
         return msgspec.convert(value, schema)
     except msgspec.ValidationError as error:
-        inner = _named(str(error))
+        inner = _named(str(error), schema)
         raise InvalidRequest(f"{field}.{inner.field}".removesuffix(".body"), inner.words) from error
 
 
@@ -66,18 +74,25 @@ class _Named(InvalidRequest):
         self.words = words
 
 
-def _named(message: str) -> _Named:
+def _named(message: str, schema: type[msgspec.Struct]) -> _Named:
     """The decoder's message split into place and words: ``$.messages[0]`` becomes ``messages[0]``."""
     place = PLACE.search(message)
     path = place["path"].lstrip(".") if place else ""
     words = message[: place.start()] if place else message
     if name := NAMED.search(words):
-        kind = f"unknown field{_elsewhere(name['name'])}" if "unknown" in words else "is required"
+        kind = (
+            f"unknown field{_elsewhere(name['name'], fields_at(schema, path))}" if "unknown" in words else "is required"
+        )
         return _Named(".".join(part for part in (path, name["name"]) if part), kind)
+    if words.startswith("Invalid enum value") and (choices := choices_at(schema, path)):
+        words = f"must be one of {', '.join(choices)}, got{words.removeprefix('Invalid enum value')}"
     return _Named(path or "body", words[0].lower() + words[1:])
 
 
-def _elsewhere(name: str) -> str:
-    """Where this server has what another one has under the name."""
-    kind = GUIDED.fullmatch(name)
-    return f"; this server has it as structured_outputs.{kind['kind']}" if kind else ""
+def _elsewhere(name: str, known: list[str]) -> str:
+    """Where this server, or this body, has what another one has under the name."""
+    if kind := GUIDED.fullmatch(name):
+        return f"; this server has it as structured_outputs.{kind['kind']}"
+    if name == "structured_outputs" and (found := FORMATS.keys() & set(known)):
+        return f"; here {FORMATS[found.pop()]} takes a JSON schema, and chat and completions take the other kinds"
+    return SPECIAL.get(name) or did_you_mean(name, known)
