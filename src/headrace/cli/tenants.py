@@ -111,7 +111,7 @@ def set_command(
 ) -> None:
     """Change what a tenant may do; its key stays, and so does what is left out. A running server must be restarted."""
     limits = {"requests_per_min": requests_per_min, "tokens_per_min": tokens_per_min}
-    fields = {field: limit or None for field, limit in limits.items() if limit is not None}
+    fields: dict[str, Any] = {field: limit or None for field, limit in limits.items() if limit is not None}
     others = {"weight": weight, "admin": admin, "share_cache": share_cache}
     fields |= {field: value for field, value in others.items() if value is not None}
     if not fields:

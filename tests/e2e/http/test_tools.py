@@ -178,7 +178,6 @@ def test_a_response_with_function_calls(server: Running) -> None:
         ({"tools": [{"type": "function", "function": {"name": "a" * 65}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {"name": "f"}, "foo": 1}]}, "tools[0].foo"),
         ({"tools": [{"type": "function", "function": {"name": "f", "params": {}}}]}, "tools[0].function.params"),
-        ({"functions": [{"name": "f", "input_schema": {}}]}, "functions[0].input_schema"),
         ({"tool_choice": {"type": "function", "function": {"name": "weather"}, "mode": 1}}, "tool_choice.mode"),
         ({"tools": TOOLS * 2}, "tools"),
         ({"tools": TOOLS * 300}, "tools"),

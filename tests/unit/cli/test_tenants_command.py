@@ -73,6 +73,25 @@ def test_a_tenant_gets_a_new_key_or_goes_and_others_stay(tmp_path: Path) -> None
         assert "root" in refused.output
 
 
+def test_limits_change_and_the_key_stays(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.json"
+    made = ("add", "acme", "-f", str(file), "--tokens-per-min", "9", "--weight", "2", "--json")
+    key = json.loads(run(*made))["key"]
+    run("set", "acme", "-f", str(file), "--requests-per-min", "5", "--tokens-per-min", "0", "--admin")
+    found = Registry.load(file).find(key)
+    assert found is not None
+    assert (found.requests_per_min, found.tokens_per_min, found.weight, found.admin) == (5, None, 2, True)
+    for bad in (["acme"], ["other", "--weight", "3"], ["acme", "--weight", "0"]):
+        assert CliRunner().invoke(tenants_app(), ["set", *bad, "-f", str(file)]).exit_code == 2
+    assert Registry.load(file).find(key) == found
+
+
+def test_a_new_key_says_when_the_old_one_ends(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.json"
+    run("add", "acme", "-f", str(file))
+    assert "restarted" in CliRunner().invoke(tenants_app(), ["rekey", "acme", "-f", str(file)]).stderr
+
+
 def test_a_file_that_is_not_there_says_what_makes_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="headrace tenants add"):
         Registry.load(tmp_path / "tenants.json")

@@ -52,7 +52,7 @@ def test_messages_may_hold_fields_of_other_servers() -> None:
 @pytest.mark.parametrize(
     ("value", "field"),
     [
-        ({"type": "json_object", "schema": SCHEMA}, "f.type"),
+        ({"type": "json_object", "schema": SCHEMA}, "f.schema"),
         ({"type": "text", "strict": True}, "f.strict"),
         ({"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "stric": True}}, "f.json_schema.stric"),
         ({"type": "json_schema", "json_schema": {"schema": SCHEMA}, "strict": True}, "f.strict"),

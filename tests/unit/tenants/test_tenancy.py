@@ -165,6 +165,19 @@ def test_usage_survives_a_restart_and_keeps_days_apart(tmp_path: Path) -> None:
         ]
 
 
+def test_the_database_is_its_owners_only(tmp_path: Path) -> None:
+    book = UsageBook(tmp_path / "usage.sqlite")
+    book.add("a", requests=1)
+    book.flush()
+    assert [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077] == []
+    book.close()
+
+
+def test_a_server_of_no_tenants_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tenants add"):
+        Tenancy(Registry([]), UsageBook(None))
+
+
 def test_a_database_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="usage_db"):
         UsageBook(tmp_path / "no" / "usage.sqlite")

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -69,8 +69,8 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
 
     app = FastAPI(title="Headrace", lifespan=life, docs_url=None, redoc_url=None, openapi_url=None)
     encoder = host.encoder = None if settings.embeddings is None else settings.embeddings.name
-    app.include_router(plain_routes(host, settings.vllm_metrics, encoder))
-    app.include_router(page_routes(host))
+    app.include_router(_with_heads(plain_routes(host, settings.vllm_metrics, encoder)))
+    app.include_router(_with_heads(page_routes(host)))
     if settings.embeddings is not None:
         app.include_router(embedding_routes(host, settings.embeddings))
     if settings.profile:
@@ -78,9 +78,8 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     _add_generation(app, host)
     _add_errors(app)
     if host.tenancy is not None:
-        app.include_router(tenant_routes(host.tenancy))
+        app.include_router(_with_heads(tenant_routes(host.tenancy)))
         app.add_middleware(Guarded, tenancy=host.tenancy)
-    _answer_heads(app)
     app.add_middleware(Unforeseen)
     app.add_middleware(Counted, host=host)
     app.add_middleware(Observed, observers=host.observers, model=host.names[0])
@@ -95,6 +94,14 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
             expose_headers=FOR_PAGES,
         )
     return app
+
+
+def _with_heads(router: APIRouter) -> APIRouter:
+    """HEAD as GET, whose body the server then leaves out: what watches servers asks so."""
+    for route in router.routes:
+        if isinstance(route, APIRoute) and route.methods is not None and "GET" in route.methods:
+            route.methods.add("HEAD")
+    return router
 
 
 def _add_generation(app: FastAPI, host: EngineHost) -> None:
@@ -121,13 +128,6 @@ def _add_generation(app: FastAPI, host: EngineHost) -> None:
     @app.post("/v1/responses")
     async def responses(request: Request) -> Response:
         return await answer(host, request, ResponsesBody, responses_job, "resp_")
-
-
-def _answer_heads(app: FastAPI) -> None:
-    """HEAD as GET, whose body the server then leaves out: what watches servers asks so."""
-    for route in app.routes:
-        if isinstance(route, APIRoute) and "GET" in route.methods:
-            route.methods.add("HEAD")
 
 
 async def answer(

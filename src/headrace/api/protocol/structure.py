@@ -24,8 +24,8 @@ def from_format(value: dict[str, Any], field: str) -> StructuredOutputs | None:
     ``strict``, what no answer can be held to is left out; Anthropic's (``output_config.format``) always is."""
     kind = value.get("type")
     if kind in ("text", "json_object"):
-        if "schema" in value or "json_schema" in value:
-            raise InvalidRequest(f"{field}.type", f"{kind} takes no schema: json_schema does")
+        if given := {"schema", "json_schema"} & set(value):
+            raise InvalidRequest(f"{field}.{min(given)}", f"is not for {kind}: type json_schema takes a schema")
         check_fields(field, value, ("type",))
     if kind == "text":
         return None
