@@ -28,33 +28,43 @@ LOOKAROUND = re.compile(r"(?<!\\)(?:\\\\)*\(\?<?[=!]")
 NAMES = {str: "string", bool: "boolean", type(None): "null", dict: "object", list: "array"}
 
 Gap = tuple[str, str]  # where in the schema ("" is the whole), and what is wrong there
+Way = tuple[Any, str]  # the way to what holds it (None: the whole), and the step from there
 
 
 def first_gap(schema: Any) -> Gap | None:
     """Where an answer could not be held to ``schema``; None where it can, or where no schema is to be seen."""
-    pending = [("", schema)]
+    pending: list[tuple[Way | None, Any]] = [(None, schema)]
     while pending:
-        place, node = pending.pop()
+        way, node = pending.pop()
         if not isinstance(node, dict):
             continue
         if (words := _gap_of(node)) is not None:
-            return place, words
-        pending += reversed(list(_below(place, node)))
+            return _place(way), words
+        pending += reversed([((way, step), inner) for step, inner in _below(node)])
     return None
 
 
-def _below(place: str, node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _place(way: Way | None) -> str:
+    """Spelled only where it is told: a long name would stand in the places of all that is below it."""
+    steps = list[str]()
+    while way is not None:
+        way, step = way
+        steps.append(step)
+    return "".join(reversed(steps))
+
+
+def _below(node: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key in SUBSCHEMAS:
         if key in node:
-            yield f"{place}.{key}", node[key]
+            yield f".{key}", node[key]
     if isinstance(names := node.get("propertyNames"), dict):
-        yield f"{place}.propertyNames", {"type": "string", **names}
+        yield ".propertyNames", {"type": "string", **names}
     for key in MAPS:
         if isinstance(inner := node.get(key), dict):
-            yield from ((f"{place}.{key}.{name}", one) for name, one in inner.items())
+            yield from ((f".{key}.{name}", one) for name, one in inner.items())
     for key in LISTS:
         if isinstance(inner := node.get(key), list):
-            yield from ((f"{place}.{key}[{i}]", one) for i, one in enumerate(inner))
+            yield from ((f".{key}[{i}]", one) for i, one in enumerate(inner))
 
 
 def _gap_of(node: dict[str, Any]) -> str | None:

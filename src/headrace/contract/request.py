@@ -78,7 +78,7 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
             check_grammar(self.field, "grammar", self.grammar)
         if isinstance(self.json, str):
             check_schema_text(self.field, self.json)
-        check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag)
+        check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag or self.choice)
 
 
 def check_schema(schema: Any, field: str) -> None:

@@ -15,6 +15,7 @@ from .errors import InvalidRequest
 
 MAX_PATTERN = 1 << 14  # characters of one regular expression
 MAX_GRAMMAR = 1 << 16
+MAX_TEXT = 1 << 20  # characters of all names and texts in one: each is a state of the grammar, half a kilobyte and more
 MAX_LEVELS = 256  # of a schema or a structural tag
 MAX_NODES = 1 << 17  # objects and lists in one
 MAX_REFS = 1 << 12  # each may refer to the next: the compiler's memory grows with their square, too
@@ -45,16 +46,19 @@ def check_schema_text(field: str, text: str) -> None:
 
 def check_tree(field: str, value: Any) -> None:
     """A schema or a structural tag. Raises InvalidRequest naming ``field``."""
-    nodes = refs = 0
+    nodes = refs = text = 0
     for depth, key, one in _walk(value):
         nodes += isinstance(one, dict | list)
         refs += key == "$ref"
+        text += len(one) if isinstance(one, str) else sum(map(len, map(str, one))) if isinstance(one, dict) else 0
         if depth > MAX_LEVELS:
             raise _too_deep(field)
         if nodes > MAX_NODES:
             raise InvalidRequest(field, f"has more than {MAX_NODES} objects and lists")
         if refs > MAX_REFS:
             raise InvalidRequest(field, f"has more than {MAX_REFS} references")
+        if text > MAX_TEXT:
+            raise InvalidRequest(field, f"has more than {MAX_TEXT} characters")
         if key == "grammar" and isinstance(one, str):
             check_grammar(field, "a grammar in it", one)
         elif key == "pattern" and isinstance(one, str):

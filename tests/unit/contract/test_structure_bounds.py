@@ -8,7 +8,7 @@ import pytest
 
 from headrace.contract.errors import InvalidRequest
 from headrace.contract.request import StructuredOutputs
-from headrace.contract.structure_bounds import MAX_GRAMMAR, MAX_LEVELS, MAX_NODES, MAX_PATTERN, MAX_REFS
+from headrace.contract.structure_bounds import MAX_GRAMMAR, MAX_LEVELS, MAX_NODES, MAX_PATTERN, MAX_REFS, MAX_TEXT
 
 LONG = "a?" * (MAX_PATTERN // 2)
 DEEP = "(" * (MAX_PATTERN // 2) + ")" * (MAX_PATTERN // 2)
@@ -65,8 +65,18 @@ def test_levels_and_references_are_bounded() -> None:
     refused({"json": "no JSON"}, False, "")  # what it is the compiler says
 
 
+def test_the_text_of_a_whole_constraint_is_bounded() -> None:
+    half = "x" * (MAX_TEXT // 2 - 100)
+    for more, expected in (("", False), ("y" * 201, True)):
+        refused({"choice": [half, half + more]}, expected, "characters")
+        refused({"json": {"enum": [half, half + more]}}, expected, "characters")
+        refused({"json": {"type": "object", "properties": {half: {"const": half + more}}}}, expected, "characters")
+        refused({"json": f'{{"enum": ["{half}", "{half + more}"]}}'}, expected, "characters")
+        refused({"structural_tag": tag({"type": "const_string", "value": half + half + more})}, expected, "characters")
+
+
 def refused(fields: dict[str, Any], expected: bool, words: str) -> None:
-    wanted = StructuredOutputs(**fields, field="response_format")
+    wanted = StructuredOutputs(**fields, field="response_format", lenient=True)  # these say what bounds are, not gaps
     if not expected:
         wanted.check()
         return

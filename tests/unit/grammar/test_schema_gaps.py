@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -139,3 +140,16 @@ def test_schemas_are_looked_at_wherever_they_stand_unless_the_wish_is_lenient() 
 def test_no_schema_at_all_is_for_the_compiler_to_refuse() -> None:
     for odd in (None, 3, [], {"properties": 3, "anyOf": 4, "required": "x", "enum": 5, "type": {}}, {"$ref": 7}):
         first_gap(odd)
+
+
+def test_a_long_name_is_not_repeated_for_all_that_is_below_it() -> None:
+    inner: dict[str, Any] = {f"p{i}": {"type": "integer"} for i in range(500)}
+    schema = {"type": "object", "properties": {"n" * (1 << 17): {"type": "object", "properties": inner}}}
+    tracemalloc.start()
+    try:
+        assert first_gap(schema) is None
+        assert tracemalloc.get_traced_memory()[1] < 1 << 21  # repeated it would be thirty times as much
+    finally:
+        tracemalloc.stop()
+    inner["p7"] = {"not": {}}
+    assert first_gap(schema) == (f".properties.{'n' * (1 << 17)}.properties.p7", "no answer can be held to not")
