@@ -10,13 +10,13 @@ import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from .config_checks import BYTE_COUNTS, check
 from .contract.errors import ConfigError
 from .contract.files import read_small
+from .contract.near import did_you_mean
 from .contract.sizes import parse_size
 
 MAX_TOML_BYTES = 1 << 20
@@ -227,9 +227,7 @@ def _check_names(names: Iterable[str], where: str) -> None:
     owners = _owners()
     for name in names:
         if name not in owners:
-            near = get_close_matches(name, owners, n=2)
-            meant = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise ConfigError(name, f"no such setting{where}{meant}")
+            raise ConfigError(name, f"no such setting{where}{did_you_mean(name, owners)}")
 
 
 def flatten(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.api.tenants.registry import Registry, Tenant, changing, hash_key, new_key
+from headrace.contract.errors import ConfigError
 
 from .console import print_json, print_table, to_stderr, to_stdout
 from .flags import ReportFlags, flagged
@@ -20,17 +21,27 @@ Tokens = Annotated[int | None, typer.Option(min=1, help="Tokens a minute, prompt
 Weight = Annotated[float, typer.Option(help="Share of the engine against other tenants.")]
 Admin = Annotated[bool, typer.Option("--admin", help="May see /admin/tenants.")]
 Shared = Annotated[bool, typer.Option("--share-cache", help="Share cached prompts with others who do.")]
+NewRequests = Annotated[int | None, typer.Option(min=0, help="Requests a minute; 0: no limit.")]
+NewTokens = Annotated[int | None, typer.Option(min=0, help="Tokens a minute, prompt and answer; 0: no limit.")]
+NewWeight = Annotated[float | None, typer.Option(help="Share of the engine against other tenants.")]
+NewAdmin = Annotated[bool | None, typer.Option("--admin/--no-admin", help="Whether it may see /admin/tenants.")]
+NewShared = Annotated[
+    bool | None, typer.Option("--share-cache/--no-share-cache", help="Whether cached prompts are shared with others.")
+]
 FILE = Path("tenants.json")
 RESTART = "A server that runs goes on with what it read when it started: restart it"
 
 
 def tenants_app() -> typer.Typer:
     """The group of commands about tenants."""
-    app = typer.Typer(no_args_is_help=True, help="The tenants of a server: add, list, remove, give a new key.")
+    app = typer.Typer(
+        no_args_is_help=True, help="The tenants of a server: add, list, change limits, remove, give a new key."
+    )
     app.callback()(_group)
     app.command("add", cls=GuardedCommand)(add)
     app.command("list", cls=GuardedCommand)(list_command)
     app.command("remove", cls=GuardedCommand)(remove)
+    app.command("set", cls=GuardedCommand)(set_command)
     app.command("rekey", cls=GuardedCommand)(rekey)
     return app
 
@@ -84,15 +95,41 @@ def rekey(report: ReportFlags, name: Name, file: File = FILE) -> None:
     key = new_key()
     with changing(file):
         Registry.load(file).with_key(name, key).save(file)
-    _tell_key(report, name, key, file)
+    _tell_key(report, name, key, file, "A server that runs takes the old one until you restart it")
 
 
-def _tell_key(report: ReportFlags, name: str, key: str, file: Path) -> None:
+@flagged
+def set_command(
+    report: ReportFlags,
+    name: Name,
+    file: File = FILE,
+    requests_per_min: NewRequests = None,
+    tokens_per_min: NewTokens = None,
+    weight: NewWeight = None,
+    admin: NewAdmin = None,
+    share_cache: NewShared = None,
+) -> None:
+    """Change what a tenant may do; its key stays, and so does what is left out. A running server must be restarted."""
+    limits = {"requests_per_min": requests_per_min, "tokens_per_min": tokens_per_min}
+    fields: dict[str, Any] = {field: limit or None for field, limit in limits.items() if limit is not None}
+    others = {"weight": weight, "admin": admin, "share_cache": share_cache}
+    fields |= {field: value for field, value in others.items() if value is not None}
+    if not fields:
+        raise ConfigError("tenants", "nothing to set: give a limit, --weight, --admin or --share-cache")
+    with changing(file):
+        Registry.load(file).changed(name, **fields).save(file)
+    if report.as_json:
+        print_json({"name": name, "file": str(file), **fields})
+        return
+    to_stderr(f"{name} is changed in {file}. {RESTART}")
+
+
+def _tell_key(report: ReportFlags, name: str, key: str, file: Path, then: str = RESTART) -> None:
     if report.as_json:
         print_json({"name": name, "key": key, "file": str(file)})
         return
     to_stdout(f"{key}\n")
-    to_stderr(f"{name} is in {file}; its key is above and cannot be shown again. {RESTART}")
+    to_stderr(f"{name} is in {file}; its key is above and cannot be shown again. {then}")
 
 
 @flagged

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.contract.errors import ConfigError, InvalidRequest
+from headrace.contract.errors import HeadraceError, InvalidRequest
 from headrace.contract.extras import how_to_get, missing
 from headrace.contract.request import StructuredOutputs
 
@@ -38,7 +38,7 @@ class Backend:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         if missing("xgrammar"):
-            raise ConfigError("structured outputs", f"need the grammar extra: {how_to_get('grammar')}")
+            raise HeadraceError(f"constraints need the grammar extra: {how_to_get('grammar')}")
         import xgrammar
 
         self._xgrammar = xgrammar

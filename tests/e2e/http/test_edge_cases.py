@@ -282,13 +282,13 @@ def test_s29_no_control_token_comes_from_content(tmp_path: Any) -> None:
                 {"role": "assistant", "content": control, "tool_calls": [call]},
                 {"role": "tool", "content": control, "tool_call_id": "1"},
             ]
-            tools = [{"type": "function", "function": {"name": control, "description": control, "parameters": {}}}]
+            tools = [{"type": "function", "function": {"name": "f", "description": control, "parameters": {}}}]
             body = {"messages": messages, "tools": tools, "tool_choice": "none", "max_tokens": 1}
             assert server.post(CHAT, body).status_code == 200
             ids = server.requests[-1].prompt_token_ids
             found = [script.tokenizer.token_text(i) for i in ids if i in script.tokenizer.special_ids]
             assert found == ["<|user|>", "<|end|>"] * 4 + ["<|answer|>"]
-            assert script.tokenizer.decode(ids, skip_special=True).count(control) == 7
+            assert script.tokenizer.decode(ids, skip_special=True).count(control) == 6
             same = server.post("/tokenize", {"messages": messages, "tools": tools}).json()
             assert same["tokens"] == ids
 

@@ -88,7 +88,8 @@ def test_a_tenant_has_half_the_room_and_pays_nothing_for_a_refusal(
         process.go.set()
         assert first.result().json()["data"][0]["embedding"] == [float(ord("x"))]
         assert other.result().status_code == 200
-        assert tenancy.usage.totals()["a"] | {"cached_tokens": 0} == {
+        assert tenancy.usage.totals()["a"] | {"cached_tokens": 0, "since": ""} == {
+            "since": "",
             "requests": 1, "prompt_tokens": 3, "cached_tokens": 0, "generation_tokens": 0,
         }  # fmt: skip
 

@@ -97,6 +97,28 @@ def test_what_does_not_exist_is_refused_in_the_same_shape(
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize("path", ["/health", "/", "/v1/models"])
+def test_head_is_get_without_a_body(scripted: Running, path: str) -> None:
+    response = scripted.http.head(path)
+    assert (response.status_code, response.content) == (200, b"")
+    assert int(response.headers["content-length"]) == len(scripted.http.get(path).content)
+
+
+def test_a_wrong_method_is_told_the_right_ones(scripted: Running) -> None:
+    refused = scripted.http.get(CHAT)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert set(scripted.http.post("/health").headers["allow"].split(", ")) == {"GET", "HEAD"}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param"), [([99999999], "prompt"), ([[1], [99999999]], "prompt[1]"), (["a", "b" * 99999], "prompt[1]")]
+)
+def test_a_bad_prompt_is_called_by_the_bodys_name(scripted: Running, prompt: Any, param: str) -> None:
+    refused = scripted.complete(prompt)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert refused.json()["error"]["message"].startswith(f"{param}: ")
+
+
 @pytest.mark.parametrize(
     ("headers", "content", "status"),
     [
@@ -295,6 +317,7 @@ def test_several_prompts_are_answered_in_order_with_indices(scripted: Running) -
     [
         ({"functions": [{"name": "f"}], "tools": [{"type": "function", "function": {"name": "f"}}]}, "functions"),
         ({"functions": [{"name": 5}]}, "functions[0].name"),
+        ({"functions": [{"name": "f", "input_schema": {}}]}, "functions[0].input_schema"),
         ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
         ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call"),
         ({"modalities": ["audio"]}, "modalities"),

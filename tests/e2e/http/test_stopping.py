@@ -62,6 +62,18 @@ def test_hurried_every_protocol_ends_its_streams_with_its_error(script: Script) 
     ]
 
 
+def test_a_drain_that_runs_out_says_how_many_it_cut(script: Script) -> None:
+    said: list[str] = []
+    with running(lambda: scripted_llm(held(script)), drain_s=0) as server, ExitStack() as streams:
+        opened = server.http.stream("POST", CHAT, json={**ENDLESS, "stream": True})
+        lines = streams.enter_context(opened).iter_lines()
+        next(lines)
+        server.server._say = said.append
+        begin_drain(server)
+        assert WORDS in json.dumps(last_error(list(lines)))
+    assert said == ["finishing 1 request, at most 0 s; Ctrl-C again ends at once", "0 s are over: 1 request cut short"]
+
+
 def test_who_waits_for_a_turn_and_who_waits_for_a_whole_answer_get_503(script: Script) -> None:
     tenancy = Tenancy(Registry([tenant("a")]), UsageBook(None), TenancyLimits(slots=1))
     with (

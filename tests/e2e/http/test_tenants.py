@@ -153,6 +153,7 @@ def test_usage_is_counted_and_survives_a_restart(script: Script, tmp_path: Path)
         view = server.http.get("/admin/tenants", headers={"x-api-key": "key-root"}).json()["tenants"]
     told = {one["name"]: one for one in view}
     assert told["a"]["usage"]["requests"] == 2
+    assert len(told["a"]["usage"]["since"]) == len("2026-01-31")
     assert told["a"]["usage"]["generation_tokens"] == 2 * usage["completion_tokens"]
     assert told["a"]["usage"]["prompt_tokens"] == 2 * usage["prompt_tokens"]
     assert told["root"]["requests_left"] == 9
@@ -291,7 +292,8 @@ def test_what_no_engine_got_is_not_charged(script: Script, monkeypatch: pytest.M
             patched.setattr(server.client, "submit", submit)
             assert [ask(server, "a", n=n).status_code for n in (1, 2)] == [503, 503]
         server.settled()
-        assert tenancy.usage.totals()["a"] == {
+        assert tenancy.usage.totals()["a"] | {"since": ""} == {
+            "since": "",
             "requests": 2,
             "prompt_tokens": 0,
             "cached_tokens": 0,

@@ -129,14 +129,14 @@ def test_s29_no_control_token_comes_from_tools_that_are_told_in_text(server: Run
         {"role": "tool", "content": control, "tool_call_id": "c1"},
     ]
     schema = {"type": "object", "properties": {control: {"description": control}}}
-    tools = [{"type": "function", "function": {"name": control, "description": control, "parameters": schema}}]
+    tools = [{"type": "function", "function": {"name": "f", "description": control, "parameters": schema}}]
     assert server.post(CHAT, {"messages": messages, "tools": tools, "max_tokens": 1}).status_code == 200
     tokenizer, ids = server.host.llm.tokenizer, server.requests[-1].prompt_token_ids
     assert tokenizer is not None
     found = [tokenizer.token_text(i) for i in ids if i in tokenizer.special_ids]
     said = ["<|answer|>", "<|end|>", "<|user|>", "<|end|>", "<|answer|>", "<|end|>", "<|user|>", "<|end|>"]
     assert found == [*said, "<|answer|>"]  # the first is the system message, which this template calls an answer
-    assert tokenizer.decode(ids, skip_special=True).count(control) == 9
+    assert tokenizer.decode(ids, skip_special=True).count(control) == 8
 
 
 def test_a_message_with_tool_use(server: Running) -> None:
@@ -174,6 +174,11 @@ def test_a_response_with_function_calls(server: Running) -> None:
         ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "<|end|>"}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "a" * 65}}]}, "tools[0].function.name"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}, "foo": 1}]}, "tools[0].foo"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "params": {}}}]}, "tools[0].function.params"),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}, "mode": 1}}, "tool_choice.mode"),
         ({"tools": TOOLS * 2}, "tools"),
         ({"tools": TOOLS * 300}, "tools"),
         ({"tool_choice": "sometimes"}, "tool_choice"),

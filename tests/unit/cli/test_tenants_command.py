@@ -88,6 +88,19 @@ def test_a_server_that_nobody_could_use_is_not_started(tmp_path: Path) -> None:
         _open_tenancy(path, tmp_path / "usage.sqlite", SchedulerConfig())
 
 
+def test_limits_change_and_the_key_stays(tmp_path: Path) -> None:
+    file = tmp_path / "tenants.json"
+    made = ("add", "acme", "-f", str(file), "--tokens-per-min", "9", "--weight", "2", "--json")
+    key = json.loads(run(*made))["key"]
+    run("set", "acme", "-f", str(file), "--requests-per-min", "5", "--tokens-per-min", "0", "--admin")
+    found = Registry.load(file).find(key)
+    assert found is not None
+    assert (found.requests_per_min, found.tokens_per_min, found.weight, found.admin) == (5, None, 2, True)
+    for bad in (["acme"], ["other", "--weight", "3"], ["acme", "--weight", "0"]):
+        assert CliRunner().invoke(tenants_app(), ["set", *bad, "-f", str(file)]).exit_code == 2
+    assert Registry.load(file).find(key) == found
+
+
 def test_a_file_that_is_not_there_says_what_makes_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="headrace tenants add"):
         Registry.load(tmp_path / "tenants.json")

@@ -150,13 +150,32 @@ def test_usage_survives_a_restart_and_keeps_days_apart(tmp_path: Path) -> None:
     book.close()
     again = UsageBook(path, lambda: today[0])
     again.add("b", requests=1)
-    assert again.totals()["a"] == {"requests": 2, "prompt_tokens": 5, "cached_tokens": 0, "generation_tokens": 7}
+    assert again.totals()["a"] == {
+        "since": "2026-01-01",
+        "requests": 2,
+        "prompt_tokens": 5,
+        "cached_tokens": 0,
+        "generation_tokens": 7,
+    }
     assert again.totals()["b"]["requests"] == 1
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT day, requests FROM usage WHERE tenant = 'a' ORDER BY day").fetchall() == [
             ("2026-01-01", 1),
             ("2026-01-02", 1),
         ]
+
+
+def test_the_database_is_its_owners_only(tmp_path: Path) -> None:
+    book = UsageBook(tmp_path / "usage.sqlite")
+    book.add("a", requests=1)
+    book.flush()
+    assert [path.name for path in tmp_path.iterdir() if path.stat().st_mode & 0o077] == []
+    book.close()
+
+
+def test_a_server_of_no_tenants_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tenants add"):
+        Tenancy(Registry([]), UsageBook(None))
 
 
 def test_a_database_that_cannot_be_had_is_refused(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -81,7 +82,7 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
     for router in (app.router, *routers):
         paths.add(router.routes)
     for router in routers:
-        app.include_router(router)
+        app.include_router(_with_heads(router))
     _add_errors(app, paths)
     if host.tenancy is not None:
         app.add_middleware(Guarded, tenancy=host.tenancy)
@@ -99,6 +100,14 @@ def build_app(host: EngineHost, settings: AppSettings | None = None) -> FastAPI:
             expose_headers=FOR_PAGES,
         )
     return app
+
+
+def _with_heads(router: APIRouter) -> APIRouter:
+    """HEAD as GET, whose body the server then leaves out: what watches servers asks so."""
+    for route in router.routes:
+        if isinstance(route, APIRoute) and route.methods is not None and "GET" in route.methods:
+            route.methods.add("HEAD")
+    return router
 
 
 def _add_generation(app: FastAPI, host: EngineHost) -> None:
@@ -168,7 +177,8 @@ def _add_errors(app: FastAPI, paths: Paths) -> None:
             404: f"there is no route {path}{switch or paths.hint(path)}",
             405: f"{request.method} is not for {path}",
         }
-        return _refusal(request, HttpError(error.status_code, words.get(error.status_code, str(error.detail))))
+        told = words.get(error.status_code, str(error.detail))
+        return _refusal(request, HttpError(error.status_code, told, allow=(error.headers or {}).get("Allow")))
 
 
 def _refusal(request: Request, error: HttpError) -> Response:

@@ -13,7 +13,7 @@ MAX_WORDS = 1000  # characters of a message: what a client sent is quoted in it,
 
 
 class HttpError(HeadraceError):
-    """An error with a status. ``kind`` is OpenAI's ``type``."""
+    """An error with a status. ``kind`` is OpenAI's ``type``; ``allow``: the methods that the route has (405)."""
 
     def __init__(
         self,
@@ -24,6 +24,7 @@ class HttpError(HeadraceError):
         field: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        allow: str | None = None,
     ) -> None:
         super().__init__(_short(message))
         self.status = status
@@ -31,6 +32,7 @@ class HttpError(HeadraceError):
         self.field = None if field is None else _short(field)
         self.code = code
         self.retry_after_s = retry_after_s
+        self.allow = allow
 
     @property
     def word(self) -> str:
@@ -39,7 +41,8 @@ class HttpError(HeadraceError):
 
     @property
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_after_s is None else {"Retry-After": str(self.retry_after_s)}
+        told = {"Retry-After": self.retry_after_s, "Allow": self.allow}
+        return {name: str(value) for name, value in told.items() if value is not None}
 
     def openai(self) -> dict[str, Any]:
         return {"error": {"message": str(self), "type": self.kind, "param": self.field, "code": self.code}}

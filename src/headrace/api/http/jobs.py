@@ -44,6 +44,17 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{secrets.token_hex(12)}"
 
 
+@contextmanager
+def blaming(field: str, *inner: str) -> Iterator[None]:
+    """What is refused inside by one of the ``inner`` names has this one in the body."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.field not in inner:
+            raise
+        raise InvalidRequest(field, str(error).removeprefix(f"{error.field}: ")) from error
+
+
 def tokenizer_of(host: EngineHost, field: str) -> Tokenizer:
     if host.llm.tokenizer is None:
         raise InvalidRequest(field, "this model has no tokenizer: it reads and writes token ids only")
@@ -53,17 +64,6 @@ def tokenizer_of(host: EngineHost, field: str) -> Tokenizer:
 def head(host: EngineHost, request_id: str) -> dict[str, Any]:
     """What every OpenAI answer begins with."""
     return {"id": request_id, "object": "", "created": int(time.time()), "model": host.names[0]}
-
-
-@contextmanager
-def named(fields: Mapping[str, str]) -> Iterator[None]:
-    """Refusals inside name a field as the body does, not as what the body is made into."""
-    try:
-        yield
-    except InvalidRequest as error:
-        if type(error) is not InvalidRequest or error.field not in fields:
-            raise
-        raise InvalidRequest(fields[error.field], str(error).removeprefix(f"{error.field}: ")) from error
 
 
 def chat_prompt(host: EngineHost, messages: list[Message], **told: Any) -> dict[str, Any]:
@@ -133,13 +133,10 @@ def messages_job(host: EngineHost, body: MessagesBody, request_id: str) -> Job:
 def responses_job(host: EngineHost, body: ResponsesBody, request_id: str) -> Job:
     body.refuse_unserved()
     wish = body.tool_wish()
-    with named({"messages": "input"}):
+    said = body.conversation()
+    with blaming("input", "messages", "prompt"):
         prompt = chat_prompt(
-            host,
-            body.conversation(),
-            tools=wish.for_template(),
-            variables=body.variables(),
-            context=host.llm.max_model_len,
+            host, said, tools=wish.for_template(), variables=body.variables(), context=host.llm.max_model_len
         )
     plan, sampling = host.codec.read(wish, prompt["prompt_token_ids"], body.sampling())
     if not plan.plain:
@@ -157,8 +154,11 @@ def text_job(host: EngineHost, body: TextBody, request_id: str) -> Job:
     host.check_count(count)
     check_wishes(sampling, count)
     names = [request_id] if len(prompts) == 1 else [f"{request_id}-{i}" for i in range(len(prompts))]
-    with named({"prompt_token_ids": "prompt"}):
-        prepared = [host.llm.prepare(_prompt(one) | fields, sampling, name) for one, name in zip(prompts, names)]
+    places = ["prompt"] if len(prompts) == 1 else [f"prompt[{i}]" for i in range(len(prompts))]
+    prepared = []
+    for one, name, place in zip(prompts, names, places):
+        with blaming(place, "prompt", "prompt_token_ids"):
+            prepared.append(host.llm.prepare(_prompt(one) | fields, sampling, name))
     reply = TextReply(
         head(host, request_id),
         host.llm.tokenizer,

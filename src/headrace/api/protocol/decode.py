@@ -11,8 +11,9 @@ from typing import TypeVar
 import msgspec
 
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.near import did_you_mean
 
-from .spelling import meant_field, valid_values
+from .places import choices_at, fields_at
 
 MAX_DEPTH = 64
 MAX_NODES = 1 << 17  # arrays and objects of one body: making millions of them would hold up everyone
@@ -20,6 +21,11 @@ TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
 NAMED = re.compile(r"(?:unknown field|missing required field) `(?P<name>[^`]+)`")
 
+FORMATS = {"text": "text.format", "output_config": "output_config.format"}  # by the field that a protocol has it in
+SPECIAL = {
+    "web_search_options": ": nothing is searched here",
+    "continue_final_message": ": an answer always begins anew; completions go on with any text",
+}
 GUIDED = re.compile(r"guided_(?P<kind>json|regex|choice|grammar)")
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -74,14 +80,19 @@ def _named(message: str, schema: type[msgspec.Struct]) -> _Named:
     path = place["path"].lstrip(".") if place else ""
     words = message[: place.start()] if place else message
     if name := NAMED.search(words):
-        hint = _elsewhere(name["name"]) or meant_field(schema, path, name["name"])
-        kind = f"unknown field{hint}" if "unknown" in words else "is required"
+        kind = (
+            f"unknown field{_elsewhere(name['name'], fields_at(schema, path))}" if "unknown" in words else "is required"
+        )
         return _Named(".".join(part for part in (path, name["name"]) if part), kind)
-    hint = valid_values(schema, path) if words.startswith("Invalid enum value") else ""
-    return _Named(path or "body", words[0].lower() + words[1:] + hint)
+    if words.startswith("Invalid enum value") and (choices := choices_at(schema, path)):
+        words = f"must be one of {', '.join(choices)}, got{words.removeprefix('Invalid enum value')}"
+    return _Named(path or "body", words[0].lower() + words[1:])
 
 
-def _elsewhere(name: str) -> str:
-    """Where this server has what another one has under the name."""
-    kind = GUIDED.fullmatch(name)
-    return f"; this server has it as structured_outputs.{kind['kind']}" if kind else ""
+def _elsewhere(name: str, known: list[str]) -> str:
+    """Where this server, or this body, has what another one has under the name."""
+    if kind := GUIDED.fullmatch(name):
+        return f"; this server has it as structured_outputs.{kind['kind']}"
+    if name == "structured_outputs" and (found := FORMATS.keys() & set(known)):
+        return f"; here {FORMATS[found.pop()]} takes a JSON schema, and chat and completions take the other kinds"
+    return SPECIAL.get(name) or did_you_mean(name, known)

@@ -4,18 +4,31 @@ demanded, a grammar. Checked before any work; never calls anything."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.contract.errors import InvalidRequest
+from headrace.contract.near import check_fields
 from headrace.contract.request import StructuredOutputs, check_schema
 
 from ..text.answer_forms import AnswerForm, CallForm, Mark, MarkTable
 from .decode import check_depth
 
 MAX_TOOLS = 256
-MAX_NAME_CHARS = 256
+NAME = re.compile(r"[a-zA-Z0-9_-]+")
+MAX_NAME_CHARS = 64  # OpenAI's bound
+LONGEST_NAME = 128  # Anthropic's
+LABELS = (  # what others' APIs know beside a declaration, without effect here
+    "type",
+    "cache_control",
+    "eager_input_streaming",
+    "defer_loading",
+    "allowed_callers",
+    "input_examples",
+    "output_schema",
+)
 AUTO, NONE, REQUIRED = "auto", "none", "required"
 ANY_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -206,13 +219,15 @@ def wish(functions: Sequence[Function], choice: str, only: str | None, parallel:
     return ToolWish(tuple(functions), choice, only, parallel is not False)
 
 
-def function_of(value: Any, where: str, schema_key: str = "parameters") -> Function:
+def function_of(value: Any, where: str, schema_key: str = "parameters", longest_name: int = MAX_NAME_CHARS) -> Function:
     """A function's declaration. Raises InvalidRequest naming the place."""
     if not isinstance(value, dict):
-        raise InvalidRequest(where, "must be an object")
+        raise InvalidRequest(where, "must be an object with a name")
+    check_fields(where, value, ("name", "description", schema_key, "strict", *LABELS))
     name = value.get("name")
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARS:
-        raise InvalidRequest(f"{where}.name", f"must be a text of 1 to {MAX_NAME_CHARS} characters")
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > longest_name:
+        words = f"must be 1 to {longest_name} letters, digits, underscores and dashes (a-z, A-Z, 0-9, _, -)"
+        raise InvalidRequest(f"{where}.name", words)
     description, schema = value.get("description"), value.get(schema_key)
     if not isinstance(description, str | None):
         raise InvalidRequest(f"{where}.description", "must be a text")
@@ -232,6 +247,8 @@ def openai_tools(
     for i, tool in enumerate(tools or []):
         if tool.get("type") != "function":
             raise InvalidRequest(f"tools[{i}].type", f"only function is served, got {tool.get('type')!r}")
+        if nested and isinstance(tool.get("function"), dict):
+            check_fields(f"tools[{i}]", tool, ("function", *LABELS))
         where = f"tools[{i}].function" if nested else f"tools[{i}]"
         functions.append(function_of(tool.get("function") if nested else tool, where))
     if choice is None or isinstance(choice, str):
@@ -241,6 +258,8 @@ def openai_tools(
     named = (choice.get("function") if nested else choice) if isinstance(choice, dict) else None
     if not isinstance(named, dict) or choice.get("type") != "function" or not isinstance(named.get("name"), str):
         raise InvalidRequest("tool_choice", "an object must be of type function and hold a name")
+    check_fields("tool_choice", choice, ("type", "function" if nested else "name"))
+    check_fields("tool_choice.function" if nested else "tool_choice", named, ("name", "type"))
     return wish(functions, REQUIRED, named["name"], parallel)
 
 
@@ -263,12 +282,13 @@ def anthropic_tools(tools: list[dict[str, Any]] | None, choice: dict[str, Any] |
     for i, tool in enumerate(tools or []):
         if tool.get("type") not in (None, "custom"):
             raise InvalidRequest(f"tools[{i}].type", f"only custom tools are served, got {tool['type']!r}")
-        functions.append(function_of(tool, f"tools[{i}]", "input_schema"))
+        functions.append(function_of(tool, f"tools[{i}]", "input_schema", LONGEST_NAME))
     choice = choice or {"type": AUTO}
     kinds = {"auto": AUTO, "none": NONE, "any": REQUIRED, "tool": REQUIRED}
     kind = choice.get("type")
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidRequest("tool_choice.type", f"must be one of {', '.join(kinds)}, got {kind!r}")
+    check_fields("tool_choice", choice, ("type", "name", "disable_parallel_tool_use"))
     only = choice.get("name") if kind == "tool" else None
     if kind == "tool" and not isinstance(only, str):
         raise InvalidRequest("tool_choice.name", "must be a text")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -141,9 +142,11 @@ class Registry:
 
     def with_key(self, name: str, key: str) -> Registry:
         """The tenant has this key instead of its old one. Raises ConfigError when there is no such tenant."""
+        return self.changed(name, key_sha256=hash_key(key))
+
+    def changed(self, name: str, **fields: Any) -> Registry:
+        """The tenant with other fields. Raises ConfigError when there is no such tenant, or it may not have them."""
         self.without(name)
-        renewed = [
-            msgspec.structs.replace(tenant, key_sha256=hash_key(key)) if tenant.name == name else tenant
-            for tenant in self.tenants
-        ]
-        return Registry(renewed)
+        return Registry(
+            [msgspec.structs.replace(tenant, **fields) if tenant.name == name else tenant for tenant in self.tenants]
+        )

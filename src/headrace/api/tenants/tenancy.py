@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.contract.errors import HeadraceError
+from headrace.contract.errors import ConfigError, HeadraceError
 
 from .buckets import Bucket
 from .fair_queue import FairQueue
@@ -58,6 +58,8 @@ class Tenancy:
         limits: TenancyLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not registry.tenants:
+            raise ConfigError("tenants", "there are none, so nobody could ask anything: `headrace tenants add NAME`")
         self.registry = registry
         self.usage = usage
         self.limits = limits or TenancyLimits()
@@ -101,7 +103,7 @@ class Tenancy:
         if (bucket := self._tokens.get(tenant.name)) is not None:
             bucket.take(tokens, self._clock())
 
-    def view(self, totals: Mapping[str, Mapping[str, int]]) -> list[dict[str, Any]]:
+    def view(self, totals: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Every tenant with limits, usage (``totals`` of the book) and work in hand. No keys and no hashes."""
         now = self._clock()
         return [

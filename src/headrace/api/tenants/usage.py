@@ -7,16 +7,17 @@ Counts only, never content. Counting is in memory and cheap; ``flush`` does the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from headrace.contract.errors import ConfigError
 
@@ -28,13 +29,20 @@ ADD = f"""INSERT INTO usage (tenant, day, {", ".join(COUNTS)}) VALUES (?, ?, ?, 
   ON CONFLICT (tenant, day) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{name}" for name in COUNTS)}"""
 
 BUSY_S = 5.0  # for another program that holds the database
-Totals = dict[str, dict[str, int]]
+Totals = dict[str, dict[str, Any]]
 
 log = logging.getLogger("headrace.serve")
 
 
 def utc_day() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d")
+
+
+def _make_private(path: Path) -> None:
+    """Made before SQLite would, for its owner only; the files beside it get the same mode. What goes wrong SQLite says
+    better."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_EXCL, 0o600))
 
 
 class UsageBook:
@@ -48,8 +56,7 @@ class UsageBook:
         self._thread = ThreadPoolExecutor(1, "usage")
         self._reading: Future[Totals] | None = None
         if path is not None:
-            with suppress(OSError):  # what is wrong with the place the database says; its further files are as this one
-                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # who used how much is nobody else's business
+            _make_private(path)
         try:
             self._db = sqlite3.connect(":memory:" if path is None else path, timeout=BUSY_S, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -82,12 +89,12 @@ class UsageBook:
                 raise
 
     def totals(self) -> Totals:
-        """Sums over all days, by tenant; flushes first."""
+        """Sums over all days, by tenant, with the first of these days as ``since``; flushes first."""
         self.flush()
         sums = ", ".join(f"SUM({name})" for name in COUNTS)
         with self._writing:
-            rows = self._db.execute(f"SELECT tenant, {sums} FROM usage GROUP BY tenant").fetchall()
-        return {tenant: dict(zip(COUNTS, row)) for tenant, *row in rows}
+            rows = self._db.execute(f"SELECT tenant, MIN(day), {sums} FROM usage GROUP BY tenant").fetchall()
+        return {tenant: {"since": day, **dict(zip(COUNTS, row))} for tenant, day, *row in rows}
 
     async def write(self) -> None:
         """``flush`` on the book's own thread."""
