@@ -8,7 +8,7 @@ of processor that the server spends on a token: the process that speaks HTTP, wh
 it. Prompts are drawn words, since not every server takes token ids. Decides nothing.
 
     python scripts/edge_overhead.py --concurrency 16 --threads 2
-    python scripts/edge_overhead.py --peers vllm,llama-cpp-python --cache ~/.cache/peers --table docs/serving.md
+    python scripts/edge_overhead.py --peers vllm,llama-cpp-python --cache ~/.cache/peers --table docs/edge.md
 """
 
 from __future__ import annotations
