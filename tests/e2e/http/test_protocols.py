@@ -151,6 +151,8 @@ def test_a_response_whole_and_streamed(scripted: Running) -> None:
         k: v for k, v in whole.items() if k not in same
     }
     assert last["response"]["output"][0]["content"] == whole["output"][0]["content"]
+    assert "usage" not in told[0]["response"]  # an object in OpenAI's specification, never null
+    assert last["response"]["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
 
 
 def test_a_response_that_was_cut_says_so(scripted: Running) -> None:

@@ -60,11 +60,12 @@ class ResponsesReply:
             "tools": body.tools or [],
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
-            **({} if body.user is None else {"user": body.user}),  # the one field that OpenAI never shows as null
+            **({} if body.user is None else {"user": body.user}),  # this and usage are never null in OpenAI's schema
         }
 
     def _state(self, status: str, output: list[Any], usage: Usage | None, **more: Any) -> dict[str, Any]:
-        return {**self._snapshot, "status": status, "output": output, "usage": _usage(usage), **more}
+        known = {} if usage is None else {"usage": _usage(usage)}
+        return {**self._snapshot, "status": status, "output": output, **known, **more}
 
     def _item(self, index: int, status: str, *, empty: bool = False) -> dict[str, Any]:
         part = self._parts.items[index]
@@ -177,9 +178,7 @@ def _part(text: str, scores: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": scores}
 
 
-def _usage(usage: Usage | None) -> dict[str, Any] | None:
-    if usage is None:
-        return None
+def _usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens},
