@@ -12,17 +12,22 @@ from headrace.parallel.board import Board
 DEADLINE_S = 30.0
 
 
+def meet_and_leave() -> list[list[int]]:
+    """What the other one was told of a meeting after which this one left at once."""
+    board, told = Board[int](2, DEADLINE_S), list[list[int]]()
+    other = threading.Thread(target=lambda: told.append(board.meet(0, 5, list)))
+    other.start()
+    assert board.meet(1, 6, list) == [5, 6]
+    board.leave()
+    other.join(DEADLINE_S)
+    with pytest.raises(GroupBroken, match="rank 0 of 2: another rank left"):
+        board.meet(0, 7, list)
+    return told
+
+
 def test_who_leaves_after_a_meeting_breaks_the_next_one_only() -> None:
-    for _ in range(200):  # the other one has mostly yet to wake when this one leaves
-        board, told = Board[int](2, DEADLINE_S), list[list[int]]()
-        other = threading.Thread(target=lambda: told.append(board.meet(0, 5, list)))
-        other.start()
-        assert board.meet(1, 6, list) == [5, 6]
-        board.leave()
-        other.join(DEADLINE_S)
-        assert told == [[5, 6]]
-        with pytest.raises(GroupBroken, match="rank 0 of 2: another rank left"):
-            board.meet(0, 7, list)
+    """The other one has mostly yet to wake when this one leaves."""
+    assert all(meet_and_leave() == [[5, 6]] for _ in range(200))
 
 
 def test_who_waits_for_somebody_that_leaves_is_told() -> None:
