@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
@@ -49,20 +47,15 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest(self.field, "choice must hold at least one text, and no empty one")
         if any(isinstance(text := getattr(self, name), str) and not text.strip() for name in given):
             raise InvalidRequest(self.field, f"{given[0]} is empty")
-        self._check_bounds()
+        schema = self._within_bounds()
         if (words := pattern_gap(self.regex)) is not None:
             raise InvalidRequest(self.field, f"regex: {words}")
         if not self.lenient:
-            for schema in self._schemas():
-                check_schema(schema, self.field)
+            check_schema(schema, self.field)
+            for part in self._schemas_of_tag():
+                check_schema(part, self.field)
 
-    def _schemas(self) -> Iterable[Any]:
-        """Those whose text is no JSON, or no schema, the compiler refuses."""
-        if isinstance(self.json, str):
-            with contextlib.suppress(ValueError, RecursionError):
-                yield json.loads(self.json)
-        elif self.json is not None:
-            yield self.json
+    def _schemas_of_tag(self) -> Iterable[Any]:
         pending: list[Any] = [self.structural_tag]
         while pending:
             part = pending.pop()
@@ -71,14 +64,15 @@ class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True):
             elif isinstance(part, dict | list):
                 pending += part.values() if isinstance(part, dict) else part
 
-    def _check_bounds(self) -> None:
+    def _within_bounds(self) -> Any:
+        """The schema, where there is one; what is no JSON, or no schema, the compiler refuses."""
         if self.regex is not None:
             check_regex(self.field, "regex", self.regex)
         if self.grammar is not None:
             check_grammar(self.field, "grammar", self.grammar)
-        if isinstance(self.json, str):
-            check_schema_text(self.field, self.json)
+        schema = check_schema_text(self.field, self.json) if isinstance(self.json, str) else self.json
         check_tree(self.field, self.json if isinstance(self.json, dict) else self.structural_tag or self.choice)
+        return schema
 
 
 def check_schema(schema: Any, field: str) -> None:

@@ -31,8 +31,9 @@ def check_grammar(field: str, where: str, text: str) -> None:
         raise InvalidRequest(field, f"{where} has {len(text)} characters; at most {MAX_GRAMMAR}")
 
 
-def check_schema_text(field: str, text: str) -> None:
-    """A schema as JSON text. What is no JSON is left to the compiler, unless it is too deep to look at."""
+def check_schema_text(field: str, text: str) -> Any:
+    """A schema as JSON text; what it says. What is no JSON is left to the compiler (None), unless it is too deep to
+    look at."""
     if text.count("[") + text.count("{") > MAX_NODES:
         raise InvalidRequest(field, f"the schema has more than {MAX_NODES} objects and lists")
     try:
@@ -40,8 +41,9 @@ def check_schema_text(field: str, text: str) -> None:
     except RecursionError:
         raise _too_deep(field) from None
     except ValueError:
-        return
+        return None
     check_tree(field, schema)
+    return schema
 
 
 def check_tree(field: str, value: Any) -> None:
